@@ -1,1 +1,1 @@
-"""The shipped experiments, installed as ``vfl.shipped_configs`` (``setup.py``)."""
+"""The shipped experiments, installed as ``vfl.shipped_configs``."""

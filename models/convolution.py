@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from models.features import ClassifierSpec, Features, ModelSpec
-from models.narrow_norm import NarrowBatchNorm2d
-from models.small_map import SmallMapConv2d
+from vfl.models.features import ClassifierSpec, Features, ModelSpec
+from vfl.models.narrow_norm import NarrowBatchNorm2d
+from vfl.models.small_map import SmallMapConv2d
 
 
 def scaled_width(channels: int, width: float) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.convolution import scaled_width
-from models.features import ModelSpec
+from vfl.models.convolution import scaled_width
+from vfl.models.features import ModelSpec
 
 FEATURE_MLP_HIDDEN = (256, 128)
 """Hidden widths of `FeatureMLP` at width 1."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from models.kernels import PIXELS, is_narrow
+from vfl.models.kernels import PIXELS, is_narrow
 
 
 class NarrowBatchNorm2d(nn.BatchNorm2d):

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from models.kernels import convolution_form, has_amx
+from vfl.models.kernels import convolution_form, has_amx
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1, on the CPU in the form that ``models.kernels`` chooses for its shape and dtype.
+    """A 3x3 convolution with padding 1, on the CPU in the form that ``kernels.py`` chooses for its shape and dtype.
 
     Parameters are the same, and up to rounding values and gradients, as of ``nn.Conv2d``; under autocast it computes in
     autocast's dtype.

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from models.convolution import scaled_width
-from models.features import ModelSpec, TableFeatures
-from models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers
+from vfl.models.convolution import scaled_width
+from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers
 
 CATEGORY_SIZE = 8
 """Width of the learned embedding of a category."""

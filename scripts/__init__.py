@@ -1,4 +1,4 @@
-"""The commands. This folder is installed as the package ``lvfl``: ``lvfl train`` is ``scripts/train.py``.
+"""The commands, installed as ``vfl.commands``: ``lvfl train`` and ``python -m vfl train`` are ``scripts/train.py``.
 
 Each command adds its arguments before it imports the modules that do the work, in ``main``: ``--help`` need not wait
 for PyTorch.

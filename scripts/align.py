@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, PLAIN, OneLineParser, command
+from vfl.config.console import DONE, PLAIN, OneLineParser, command
 
 SERVER_ROWS = Path()
 """``--rows`` without a file, as the server has it."""
@@ -41,8 +41,8 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that the arguments name."""
-    from parties.remote.matching import described, for_rows, match_owner, match_together, serve_match
     from vfl.config import load_config
+    from vfl.parties.matching.processes import described, for_rows, match_owner, match_together, serve_match
 
     config = load_config(arguments.config, arguments.overrides)
     rows = arguments.rows is not None

@@ -15,7 +15,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -39,10 +39,10 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
-    from parties.audit import audit, audit_recorded
-    from parties.message_recorder import SEEN
+    from vfl.audit.watch_run import audit, audit_recorded
+    from vfl.core.privacy.message_recorder import SEEN
+    from vfl.reports.leakage import AUDIT
     from vfl.runs.atomic import write_atomically
-    from vfl.runs.reports.leakage import AUDIT
     from vfl.runs.run_folder import PROCESSES
 
     if arguments.processes is None:
@@ -59,7 +59,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def show(found: Mapping[str, Any], console: ShowConsole) -> None:
     """Print a line per attack, what was left out, and what a reader should know."""
-    from vfl.runs.reports.leakage import EXPLANATION, HEADINGS, TITLE, audit_rows, verdict
+    from vfl.reports.leakage import EXPLANATION, HEADINGS, TITLE, audit_rows, verdict
 
     table = Table(title=TITLE.lower(), box=SIMPLE_HEAD, pad_edge=False)
     for heading in HEADINGS:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.config.console import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
 """Columns of the tables if there is no terminal."""
 ROOT = Path(__file__).parents[1]
-LABORATORY = (ROOT / "scripts" / "lab").is_dir()
-"""True in a checkout; the installed package does not contain the laboratory."""
+LABORATORY = __name__ == "__main__" and (ROOT / "scripts" / "lab").is_dir()
+"""True for scripts/benchmark.py itself; the package does not contain the laboratory."""
 if LABORATORY and str(ROOT) not in sys.path:
     sys.path.insert(1, str(ROOT))  # a script's own folder is there, not the checkout's
 DOCTOR = "find out in a few seconds which precision and memory layout trains an experiment fastest on this machine"
@@ -43,8 +43,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def advise(arguments: argparse.Namespace, console: Console) -> int:
     """Show the fastest settings for an experiment."""
-    from parties import speed
     from vfl.config import ConfigError, load_config
+    from vfl.plan import tune as speed
 
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":

@@ -22,10 +22,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from parties.remote.tls import folders
-from parties.remote.tls.certificates import SERVER, CertificateSubject
-from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, DENY, KEY, REQUEST
-from vfl.cli import DONE, OneLineParser, ShowConsole, command
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command
+from vfl.parties.network.tls import folders
+from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
+from vfl.parties.network.tls.files import CA, CA_KEY, CERTIFICATE, DENY, KEY, REQUEST
 
 AUTHORITY_DAYS = 3650
 DAYS = 365

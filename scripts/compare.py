@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
 
 if TYPE_CHECKING:
-    from parties.compare import Comparison
+    from vfl.compare.compare import Comparison
     from vfl.config import ExperimentConfig
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from parties.compare import experiment_of
+    from vfl.compare.compare import experiment_of
     from vfl.config import ConfigError, load_config
 
     if arguments.table is None:
@@ -90,7 +90,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.insecure and not arguments.serve:
         to_stderr("warning: --insecure: ignored; it goes with --serve")
     if arguments.processes:
-        from parties.remote.local_launch import compare_together
+        from vfl.parties.launch.local_launch import compare_together
 
         return compare_together(finished_run(arguments), console)
     show(over_processes(arguments, console) if arguments.serve else in_process(arguments, console), console)
@@ -99,8 +99,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare by the parties that dial in."""
-    from parties.remote.server.comparison import serve_comparison
     from vfl.config import load_config
+    from vfl.parties.uses.compare import serve_comparison
 
     run = finished_run(arguments)
     return serve_comparison(load_config(arguments.serve), run, insecure=arguments.insecure, console=console)
@@ -108,7 +108,7 @@ def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comp
 
 def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare with all tables in this process."""
-    from parties.compare import compare_models
+    from vfl.compare.compare import compare_models
     from vfl.runs.run_folder import choose_run_dir
 
     config = read_experiment(arguments)
@@ -123,7 +123,7 @@ def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparis
 
 def show(found: "Comparison", console: ShowConsole) -> None:
     """Show scores, then losses without each owner and column, then the gain."""
-    from vfl.metrics import shown, title
+    from vfl.base.metrics import shown, title
 
     models = numbers_table(f"test {title(found.metric)}", ("model", "reached", "LVFL is better by"), "")
     for name, value in found.reached.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, command
+from vfl.config.console import BAD_INPUT, DONE, LOST, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -25,8 +25,8 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Show the result of every check as soon as it is known."""
-    from parties.remote.doctor import examine
     from vfl.config import load_config
+    from vfl.parties.launch.doctor import examine
 
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -22,8 +22,8 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export, and tell the folder."""
-    from parties.export import export_run
-    from vfl.export import check_tools
+    from vfl.core.export_model import check_tools
+    from vfl.predict.export_run import export_run
 
     check_tools()
     folder = arguments.out or arguments.run / "export"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, TEXT, OneLineParser, command
+from vfl.config.console import DONE, TEXT, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -39,15 +39,15 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
-    from parties.remote.joining import check_party
-    from parties.remote.party.party_process import follow_party, run_party
     from vfl.config import load_config
-    from vfl.runs.workers import Workers, join_workers
+    from vfl.parties.network.admission import check_party
+    from vfl.parties.network.party.party_process import follow_party, run_party
+    from vfl.runs.torchrun_group import Workers, join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     if arguments.serve:
-        from parties.remote.party.serving import serve_party
+        from vfl.parties.serving.serving_party import serve_party
 
         goodbye = serve_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
         console.print(goodbye.reason)

@@ -9,7 +9,7 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later 
 import argparse
 import sys
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -20,11 +20,11 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
-    from parties.local import build_in_process
-    from parties.plan import plan_tables
+    from vfl.base.errors import ConfigError
     from vfl.config import load_config
-    from vfl.errors import ConfigError
-    from vfl.runtime import start_runtime
+    from vfl.core.local import build_in_process
+    from vfl.plan.plan import plan_tables
+    from vfl.runs.runtime import start_runtime
 
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":

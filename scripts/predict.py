@@ -19,12 +19,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from vfl.cli import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
+from vfl.config.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import inert, write_csv
 
 if TYPE_CHECKING:
-    from parties.predict import Prediction
     from vfl.config import ExperimentConfig
+    from vfl.predict.predict import Prediction
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -75,16 +75,16 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.insecure and not arguments.serve:
         to_stderr("warning: --insecure: ignored; it goes with --serve")
     if arguments.processes:
-        from parties.remote.local_launch import predict_together
+        from vfl.parties.launch.local_launch import predict_together
 
         return predict_together(arguments.run, arguments.data, absent, when_absent, out, console, tables)
     if arguments.serve is None:
-        from parties.predict import predict_in_process
+        from vfl.predict.predict import predict_in_process
 
         prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables, arguments.split)
     else:
-        from parties.remote.server.prediction import serve_predictions
         from vfl.config import load_config
+        from vfl.parties.uses.predict import serve_predictions
 
         config = load_config(arguments.serve)
         prediction = serve_predictions(
@@ -106,14 +106,14 @@ def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
         return {}
     if arguments.data:
         raise ValueError("--table: goes without --data")
-    from parties.predict import owned_tables
+    from vfl.predict.predict import owned_tables
 
     return owned_tables(arguments.run, arguments.table, serve=arguments.serve is not None)
 
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
     """Return the only table that the server reads, the label owner's. Raises ValueError for others."""
-    from parties.predict import samples_table
+    from vfl.predict.predict import samples_table
 
     if len(set(tables.values())) > 1:
         raise ValueError(

@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -22,8 +22,8 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
-    from vfl.runs.reports.runs import load_subject
-    from vfl.runs.reports.write import PAGE, write_page, write_report
+    from vfl.reports.runs import load_subject
+    from vfl.reports.write import PAGE, write_page, write_report
 
     out = arguments.out or arguments.folders[0] / "report"
     subject = load_subject(*arguments.folders)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, TEXT, OneLineParser, command
+from vfl.config.console import DONE, TEXT, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
-    from parties.remote.server.score_server import serve_scores
+    from vfl.parties.serving.score_server import serve_scores
 
     serve_scores(arguments.run, arguments.overrides, insecure=arguments.insecure, console=console)
     return DONE

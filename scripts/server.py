@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import TEXT, OneLineParser, command
+from vfl.config.console import TEXT, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -28,9 +28,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
-    from parties.remote.server.server_process import run_server
     from vfl.config import load_config
-    from vfl.runs.experiments.run import show_outcome
+    from vfl.parties.network.server.server_process import run_server
+    from vfl.runs.run import show_outcome
     from vfl.runs.run_folder import find_run_dir
 
     config = load_config(arguments.config, arguments.overrides)

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, command
-from vfl.errors import ConfigError
+from vfl.base.errors import ConfigError
+from vfl.config.console import DONE, OneLineParser, command
 
 SECRET_BYTES = 32
 

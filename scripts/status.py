@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Print the status."""
-    from parties.remote.status import lines_of, status_of
+    from vfl.parties.network.status import lines_of, status_of
 
     status = status_of(arguments.run)
     console.print(json.dumps(status, indent=1) if arguments.json else "\n".join(lines_of(status)))

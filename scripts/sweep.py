@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
+from vfl.config.console import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -32,10 +32,10 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.config import ConfigError
-    from vfl.runs.experiments.sweep import foresee, train_sweep
-    from vfl.runs.experiments.sweep_plan import load_sweep
-    from vfl.runs.experiments.sweep_view import names
-    from vfl.runs.experiments.where import open_executor
+    from vfl.sweeps.choose_executor import open_executor
+    from vfl.sweeps.sweep import foresee, train_sweep
+    from vfl.sweeps.sweep_plan import load_sweep
+    from vfl.sweeps.sweep_view import names
 
     if arguments.shard is not None:
         raise ConfigError("--shard: removed in 0.2.0; --on ray trains on many machines")

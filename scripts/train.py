@@ -2,7 +2,7 @@
 
 A run's folder in the place of CONFIG goes on with it: lvfl train --resume RUN [training.rounds=20].
 
-Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m lvfl train CONFIG ...
+Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m vfl train CONFIG ...
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 75 what may succeed later (disk,
 memory, port), 130 interrupted after a checkpoint.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, command
+from vfl.config.console import OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -35,10 +35,10 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import load_config
-    from vfl.runs.experiments.mode import mode_of
-    from vfl.runs.experiments.run import run_experiment, show_outcome
+    from vfl.runs.mode import mode_of
+    from vfl.runs.run import run_experiment, show_outcome
     from vfl.runs.run_folder import find_run_dir
-    from vfl.runs.workers import join_workers
+    from vfl.runs.torchrun_group import join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     workers = join_workers(config, mode_of(config).check_workers)
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     from_processes = arguments.config.is_dir() and (run_dir / "processes").is_dir()
     if arguments.processes or from_processes:
-        from parties.remote.local_launch import run_together
+        from vfl.parties.launch.local_launch import run_together
 
         return run_together(config, run_dir, resume=arguments.resume, console=console)
     for line in config.warnings():

@@ -9,13 +9,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-import parties.remote.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
-from parties.head_server import HeadServer
-from parties.local import build_in_process
+import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
+from vfl.compression import codec, sparsify
 from vfl.config import ExperimentConfig, parse_config
-from vfl.lightweighting import sparsify
-from vfl.runtime import start_runtime
-from vfl.wire import codec
+from vfl.core.local import build_in_process
+from vfl.core.server import HeadServer
+from vfl.runs.runtime import start_runtime
 
 # The same verdict for the same commit: no example fails for its time, and the examples are always the same ones.
 # `--hypothesis-profile=explore` tries others.

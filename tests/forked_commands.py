@@ -26,7 +26,7 @@ def run(arguments: list[str], kill_at: str | None) -> dict[str, Any]:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
                 sys.argv = ["lvfl", *arguments]
-                code = importlib.import_module("lvfl.__main__").main()
+                code = importlib.import_module("vfl.__main__").main()
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
             except BaseException:
@@ -45,7 +45,14 @@ def run(arguments: list[str], kill_at: str | None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     # Imported and nothing computed: threads would not survive a fork.
-    for name in ("torch", "torchvision", "torch_pruning", "parties.mode", "vfl.horizontal.mode", "parties.predict"):
+    for name in (
+        "torch",
+        "torchvision",
+        "torch_pruning",
+        "vfl.predict.mode",
+        "vfl.horizontal.mode",
+        "vfl.predict.predict",
+    ):
         importlib.import_module(name)
     orders = json.load(sys.stdin)
     sys.stdout.write(json.dumps([run(order["arguments"], order["kill_at"]) for order in orders]))

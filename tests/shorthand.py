@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.features import ClassifierSpec, Features, ModelSpec
-from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from parties.local import LocalLink
 from vfl.config.components import CLASSIFIERS, SOURCES
 from vfl.config.data import DataConfig
+from vfl.core import feature_models
+from vfl.core.local import LocalLink
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
 from vfl.data.sources.images import Standardisation
-from vfl.vertical import feature_models
+from vfl.models.features import ClassifierSpec, Features, ModelSpec
 
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
 

@@ -188,7 +188,7 @@ def test_all_of_it_trains_alone_in_processes_and_after_a_kill(python: Path, resu
 
 
 def test_its_algorithm_has_the_same_bits_over_processes(python: Path, results):
-    torchrun = [str(python), "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "lvfl"]
+    torchrun = [str(python), "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "vfl"]
     command = [*torchrun, "train", "halfway.yaml", *ONE_BY_ONE, "--run-dir", "halved"]
     done = subprocess.run(command, cwd=python.parents[2] / "source", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

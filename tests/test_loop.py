@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_algorithm import Fake, LoggingStore, Watch, run
 
-from vfl.errors import Diverged
+from vfl.base.errors import Diverged
 from vfl.runs.callbacks import JsonLines
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, Metrics, TrainingLoop

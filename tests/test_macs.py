@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
-from vfl.macs import count_macs, count_parameters
+from vfl.base.macs import count_macs, count_parameters
 
 
 @given(

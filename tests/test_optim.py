@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vfl.config import OptimizerConfig
-from vfl.optim import SGD, Adam, build_optimizer, load_optimizer_state, optimizer_state
+from vfl.runs.optim import SGD, Adam, build_optimizer, load_optimizer_state, optimizer_state
 
 SETTINGS = [
     {"momentum": 0.0},
@@ -61,7 +61,7 @@ def test_a_step_does_not_import_the_compiler():
     code = """
 import sys, torch
 from vfl.config import OptimizerConfig
-from vfl.optim import build_optimizer
+from vfl.runs.optim import build_optimizer
 layer = torch.nn.Linear(2, 2)
 for kind in ("sgd", "adam"):
     optimizer = build_optimizer(layer, OptimizerConfig(kind=kind, momentum=0.0))

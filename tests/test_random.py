@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vfl.random import generator, seeded, stream_seed
+from vfl.base.random import generator, seeded, stream_seed
 
 
 def test_stream_seed_is_pinned():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.__main__ import COMMANDS, parse_arguments
+from vfl.__main__ import COMMANDS, parse_arguments
 from vfl.config import ConfigError, load_config, parse_config
 from vfl.config.removed import REMOVED, REMOVED_COMMANDS, Removed
 

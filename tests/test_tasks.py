@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as library
 
+from vfl.base.metrics import headline, is_better, points_lost
 from vfl.config import parse_config
-from vfl.metrics import headline, is_better, points_lost
-from vfl.vertical.tasks import Classification, task_of
+from vfl.core.tasks import Classification, task_of
 
 metrics: Any = library
 LABELS = torch.tensor([0, 1, 1, 1])

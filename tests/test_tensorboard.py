@@ -10,15 +10,15 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 
-from parties.mode import VERTICAL
-from parties.widths import ShowWidths, by_number, draw_widths
 from vfl.config import dotted_settings, parse_config
+from vfl.core.pruning_pictures import ShowWidths, by_number, draw_widths
 from vfl.horizontal.mode import HORIZONTAL
+from vfl.messages.control import Description
+from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import TrainingLoop
 from vfl.runs.tensorboard import TensorBoard, layout, run_name
 from vfl.runs.tensorboard_hparams import hparams_summaries
-from vfl.wire.control import Description
 
 
 def events_of(folder: Path) -> EventAccumulator:

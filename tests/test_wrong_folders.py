@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from vfl.cli import ShowConsole
 from vfl.config import parse_config
+from vfl.config.console import ShowConsole
 from vfl.data.sources import published
 from vfl.data.sources.image_folder import load_image_folder
+from vfl.reports.runs import load_subject
 from vfl.runs.atomic import write_atomically
-from vfl.runs.reports.runs import load_subject
 from vfl.runs.run_folder import check_run, read_manifest, read_summary
 
 

@@ -5,16 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from parties.matching.owner import MatchingOwner
-from parties.matching.server import match_keys
+from vfl.base.errors import PeerMisbehaved
 from vfl.config import parse_config
-from vfl.data.tables.match import read_match
-from vfl.data.tables.own_keys import own_keys
-from vfl.errors import PeerMisbehaved
-from vfl.vertical.link import done
-from vfl.wire.frame import pack, unpack
-from vfl.wire.matching import Brought
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.core.link import done
+from vfl.data.tables.matching_input import own_keys
+from vfl.data.tables.matching_result import read_match
+from vfl.messages.matching import Brought
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.parties.matching.owner import MatchingOwner
+from vfl.parties.matching.server import match_keys
+from vfl.parties.network.wire.frame import pack, unpack
 
 MOST_KEYS = 1000
 

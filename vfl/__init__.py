@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    **dict.fromkeys(("Callback", "ConfigError", "Run", "report", "train"), "vfl.api"),
+    **dict.fromkeys(("Callback", "ConfigError", "Run", "report", "train"), "vfl.api.train"),
     # Named, not imported: the parties are above this package.
-    **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "parties.estimators"),
-    **dict.fromkeys(("Party", "fit"), "parties.objects"),
-    "compare": "parties.compare",
+    **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "vfl.api.estimators"),
+    **dict.fromkeys(("Party", "fit"), "vfl.api.fit"),
+    "compare": "vfl.compare.compare",
 }
 """The module of each public name."""
 

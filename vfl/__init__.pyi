@@ -1,12 +1,12 @@
-from parties.compare import compare as compare
-from parties.estimators import VerticalClassifier as VerticalClassifier
-from parties.estimators import VerticalRegressor as VerticalRegressor
-from parties.objects import Party as Party
-from parties.objects import fit as fit
-from vfl.api import Callback as Callback
-from vfl.api import ConfigError as ConfigError
-from vfl.api import Run as Run
-from vfl.api import report as report
-from vfl.api import train as train
+from vfl.api.estimators import VerticalClassifier as VerticalClassifier
+from vfl.api.estimators import VerticalRegressor as VerticalRegressor
+from vfl.api.fit import Party as Party
+from vfl.api.fit import fit as fit
+from vfl.api.train import Callback as Callback
+from vfl.api.train import ConfigError as ConfigError
+from vfl.api.train import Run as Run
+from vfl.api.train import report as report
+from vfl.api.train import train as train
+from vfl.compare.compare import compare as compare
 
 __all__: list[str]

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vfl.data.tables.keys import Rows
-from vfl.data.tables.match import Match, read_match, write_match
-from vfl.data.tables.own_keys import OwnKeys, shuffled
-from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
-from vfl.matching.proof import SUMS, prove, public_key
-from vfl.wire.matching import CHUNK, Brought, ListRange, Matched, OwnList
-from vfl.wire.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
+from vfl.data.tables.matching_input import OwnKeys, shuffled
+from vfl.data.tables.matching_result import Match, read_match, write_match
+from vfl.messages.matching import CHUNK, Brought, ListRange, Matched, OwnList
+from vfl.messages.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
+from vfl.parties.matching.proof import SUMS, prove, public_key
 
 S = TypeVar("S", Sequence[str], Buffer)
 PLACE = np.dtype("<i4")

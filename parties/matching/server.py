@@ -4,7 +4,7 @@ A list passes in chunks, so that no more than one of each is under way; results 
 
 No owner can compare two lists that it sees. The first that raises a list sees it under its holder's scalar, which no
 other list has; every later one sees it under a factor of the server that is new with each pass, and removed at the end.
-Each owner proves that it raised every point by the one scalar of its public key (``vfl/matching/proof.py``).
+Each owner proves that it raised every point by the one scalar of its public key (``parties/matching/proof.py``).
 """
 
 import threading
@@ -17,10 +17,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from parties.matching.owner import PLACE, read_places
+from vfl.base.errors import PeerLost
+from vfl.core.link import PartyLink, read
 from vfl.data.tables.keys import Rows
-from vfl.errors import PeerLost
-from vfl.matching.group import (
+from vfl.messages.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching.group import (
     POINT_BYTES,
     check_points,
     inverse_of_product,
@@ -29,11 +31,9 @@ from vfl.matching.group import (
     split_points,
     weighted_sums,
 )
-from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
-from vfl.matching.proof import draw_weights, is_proven
-from vfl.vertical.link import PartyLink, read
-from vfl.wire.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching.join import How, as_column, has_doubled, join_points, order_digest
+from vfl.parties.matching.owner import PLACE, read_places
+from vfl.parties.matching.proof import draw_weights, is_proven
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from pathlib import Path
 from pydantic import Field
 
 from scripts.lab.measures import MACS, SENT, Effect, Measure, measured, relative_cost, summary_of_methods
-from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
+from vfl.base.errors import ConfigError
+from vfl.config.console import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.config.files import read_yaml
 from vfl.config.settings import Section
-from vfl.errors import ConfigError
+from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
-from vfl.runs.reports.markdown import table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

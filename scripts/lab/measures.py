@@ -15,9 +15,9 @@ from statistics import mean, median, stdev
 from typing import Any, Literal
 
 from scripts.lab.studies.differences import CONFIDENCE, over_seeds
+from vfl.base.errors import ConfigError
 from vfl.config.settings import Section
-from vfl.errors import ConfigError
-from vfl.runs.reports.markdown import table
+from vfl.reports.markdown import table
 
 ACCURACY = "accuracy/test"
 LAST_TENTH = "last tenth"

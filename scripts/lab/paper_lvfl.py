@@ -16,8 +16,8 @@ from pathlib import Path
 from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.lvfl.page import write_results
 from scripts.lab.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
-from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config.shipped import shipped_folder
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"

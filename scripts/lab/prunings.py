@@ -18,8 +18,8 @@ from scripts.lab.studies.lvfl.plan import longest_fork
 from scripts.lab.studies.page import cells
 from scripts.lab.studies.runs import ACCURACY, StudyRun, load_results, results_table
 from scripts.lab.studies.study import Study
-from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ConfigError
+from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config.files import read_yaml
 from vfl.runs.atomic import write_csv
 

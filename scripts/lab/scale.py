@@ -15,16 +15,16 @@ import torch
 import torch.multiprocessing as mp
 from rich.console import Console
 
-from models.features import Features, ModelSpec
-from vfl.runs.experiments.executor import AnyExecutor, Resources
-from vfl.runs.experiments.on_ray import on_ray
-from vfl.runs.experiments.pool import LocalProcesses
-from vfl.runs.experiments.sweep import train_sweep
-from vfl.runs.experiments.sweep_plan import Sweep
-from vfl.runs.workers import Workers
-from vfl.runtime import Runtime
-from vfl.vertical.feature_models import build_feature_model
-from vfl.vertical.team import Single, Team
+from vfl.core.feature_models import build_feature_model
+from vfl.core.team import Single, Team
+from vfl.models.features import Features, ModelSpec
+from vfl.runs.runtime import Runtime
+from vfl.runs.torchrun_group import Workers
+from vfl.sweeps.executor import AnyExecutor, Resources
+from vfl.sweeps.on_ray import on_ray
+from vfl.sweeps.pool import LocalProcesses
+from vfl.sweeps.sweep import train_sweep
+from vfl.sweeps.sweep_plan import Sweep
 
 CONSOLE = Console(soft_wrap=True, highlight=False)
 RUNS = 12

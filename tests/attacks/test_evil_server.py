@@ -16,11 +16,11 @@ from attacks.server_lies import CASES
 from attacks.wire_server import HONEST
 from rich.console import Console
 
-from parties.remote.doctor import examine
-from parties.remote.party.party_process import run_party
+from vfl.base.errors import PeerLost
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.split import party_file, split_data, write_split
-from vfl.errors import PeerLost
+from vfl.parties.launch.doctor import examine
+from vfl.parties.network.party.party_process import run_party
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENT: dict[str, Any] = {

@@ -18,25 +18,25 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from parties.remote.audit import LINES_A_MINUTE, AuditLog, limited
-from parties.remote.joining import DataDigests, Expected
-from parties.remote.party.dialer import Dialer
-from parties.remote.party.inbox import MOST_WAITING, Inbox, Over, ReceivedOrder
-from parties.remote.server import hub as hub_module
-from parties.remote.server.hub import Hub
-from parties.remote.supervisor import free_port
-from parties.remote.system import System
-from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key, peer
-from parties.remote.tls.files import TlsFiles
-from parties.remote.transport import rpc
-from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
+from vfl.base.errors import PeerLost
 from vfl.config import NetworkConfig
 from vfl.config.network import TlsConfig
-from vfl.errors import PeerLost
-from vfl.wire.frame import pack, unpack
-from vfl.wire.messages import Kind, Message, MessageError, control
-from vfl.wire.session import Hello, Refusal, Save
+from vfl.messages.messages import Kind, Message, MessageError, control
+from vfl.parties.launch.supervisor import free_port
+from vfl.parties.network.action_log import LINES_A_MINUTE, AuditLog, limited
+from vfl.parties.network.admission import DataDigests, Expected
+from vfl.parties.network.clock_and_threads import System
+from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.inbox import MOST_WAITING, Inbox, Over, ReceivedOrder
+from vfl.parties.network.server import hub as hub_module
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.tls import diagnosis
+from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key, peer
+from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.transport import rpc
+from vfl.parties.network.transport.rpc import error_text, is_end, open_channel, open_stream
+from vfl.parties.network.wire.frame import pack, unpack
+from vfl.parties.network.wire.session import Hello, Refusal, Save
 
 NAMES = tuple(f"party_{number}" for number in range(1, 64))
 RUN = "0123456789abcdef"

@@ -1,4 +1,4 @@
-"""The wire format as docs and ``vfl/wire/frame.py`` have it, written again with struct and json alone."""
+"""The wire format as docs and ``parties/network/wire/frame.py`` have it, written again with struct and json alone."""
 
 import json
 import struct

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from shorthand import links_of, load_dataset, standardise
 
+from vfl.base.digest import weights_digest
 from vfl.data.files import (
     LabelData,
     Labels,
@@ -26,7 +27,6 @@ from vfl.data.files import (
 from vfl.data.samples import Samples
 from vfl.data.sources.images import check_images
 from vfl.data.split import split_data, write_split
-from vfl.digest import weights_digest
 
 
 def random_samples(count: int, first_id: int, dtype: torch.dtype, shape=(1, 3, 2)) -> Samples:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.runs.experiments.executor import Event, Executor, Progress, QueuedRun, RunEnded
+from vfl.sweeps.executor import Event, Executor, Progress, QueuedRun, RunEnded
 
 ROUNDS = 3
 

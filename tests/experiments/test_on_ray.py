@@ -17,13 +17,13 @@ import pytest
 import yaml
 from rich.console import Console
 
-from vfl.errors import ConfigError
-from vfl.runs.experiments import on_ray as engine
-from vfl.runs.experiments.executor import AnyExecutor, Event, Lost, Progress, Resources, RunEnded
-from vfl.runs.experiments.on_ray import OnRay, on_ray
-from vfl.runs.experiments.pool import LocalProcesses
-from vfl.runs.experiments.sweep import train_sweep
-from vfl.runs.experiments.sweep_plan import SweepRun, load_sweep
+from vfl.base.errors import ConfigError
+from vfl.sweeps import on_ray as engine
+from vfl.sweeps.executor import AnyExecutor, Event, Lost, Progress, Resources, RunEnded
+from vfl.sweeps.on_ray import OnRay, on_ray
+from vfl.sweeps.pool import LocalProcesses
+from vfl.sweeps.sweep import train_sweep
+from vfl.sweeps.sweep_plan import SweepRun, load_sweep
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.release]
 LEAN = {"num_cpus": 1, "object_store_memory": engine.OBJECT_STORE, "include_dashboard": False}
@@ -187,7 +187,7 @@ def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the
     rows = there.parent / "out" / "runs" / first / "metrics.jsonl"
     train(here, LocalProcesses(2))
 
-    command = [sys.executable, "-m", "scripts", "sweep", str(there), "--on", f"ray={cluster.address}"]
+    command = [sys.executable, "-m", "vfl", "sweep", str(there), "--on", f"ray={cluster.address}"]
     killed = subprocess.Popen([*command, "--out", str(there.parent / "out")], cwd=ROOT, stdout=subprocess.DEVNULL)
     wait_until(lambda: rows.exists() and len(rows.read_text().splitlines()) > 15)
     killed.kill()
@@ -223,7 +223,7 @@ def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the
     assert rounds_of(there, dead[0]) == list(range(ROUNDS))
     assert table(there) == table(here)
     assert [type(event) for run, event in events if run == FAILING].count(RunEnded) == 1
-    assert "vfl.errors.Diverged: " in said
+    assert "vfl.base.errors.Diverged: " in said
     assert "not finite" in (there.parent / "out" / "runs" / FAILING / "train.log").read_text()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vfl.config import ExperimentConfig
-from vfl.runs.experiments.executor import Event, QueuedRun, RunEnded
-from vfl.runs.experiments.pool import LocalProcesses, LocalRun
+from vfl.sweeps.executor import Event, QueuedRun, RunEnded
+from vfl.sweeps.pool import LocalProcesses, LocalRun
 
 
 @pytest.mark.release

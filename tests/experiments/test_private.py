@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scripts.predict import save
-from vfl.cli import ShowConsole
-from vfl.runs.experiments import sweep, training
+from vfl.config.console import ShowConsole
+from vfl.sweeps import sweep, training
 
 
 def modes(folder: Path) -> dict[str, str]:

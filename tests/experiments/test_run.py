@@ -11,12 +11,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.remote.local_launch import with_shared_threads
-from vfl import runtime
 from vfl.config import ExperimentConfig, load_config
-from vfl.runs.experiments import run
-from vfl.runs.experiments.mode import MODES, Built, Stage
+from vfl.parties.launch.local_launch import with_shared_threads
+from vfl.runs import run, runtime
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.mode import MODES, Built, Stage
 
 
 @pytest.mark.release

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import ConfigError, dump_config
-from vfl.runs.experiments.pool import LocalProcesses
-from vfl.runs.experiments.sweep import foresee
-from vfl.runs.experiments.sweep_plan import folder_name, load_sweep
+from vfl.sweeps.pool import LocalProcesses
+from vfl.sweeps.sweep import foresee
+from vfl.sweeps.sweep_plan import folder_name, load_sweep
 
 BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from vfl.config import parse_config
-from vfl.runs.experiments.executor import Lost, Progress, QueuedRun, RunEnded
-from vfl.runs.experiments.sweep_view import SweepView
+from vfl.sweeps.executor import Lost, Progress, QueuedRun, RunEnded
+from vfl.sweeps.sweep_view import SweepView
 
 SUMMARY = {"test_accuracy": 0.9123, "savings_compute": 0.5, "savings_communication": 0.25, "wall_time_s": 61.0}
 CONFIG = parse_config({"name": "made", "training": {"rounds": 10}})

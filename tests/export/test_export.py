@@ -16,21 +16,21 @@ import torch
 from rich.console import Console
 from shorthand import build_feature_model
 
-from models.features import ModelSpec, TableFeatures
-from models.small_map import SmallMapConv2d
-from models.table import TableMLP
-from parties.export import card_text, export_run
-from parties.predict import predict
-from parties.remote.party.worker import SECTION
-from parties.trained_run import load_run, load_trained
-from vfl import export as exporting
+from vfl.compression.pruning import StructuredPruner
 from vfl.config import ConfigError, parse_config
+from vfl.core import export_model as exporting
+from vfl.core.export_model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
+from vfl.core.party import SECTION
 from vfl.data.source import open_source
 from vfl.data.split import write_split
-from vfl.export import ExportMismatch, check_tools, export_model, plain_model, run_onnx
-from vfl.lightweighting.pruning import StructuredPruner
+from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.small_map import SmallMapConv2d
+from vfl.models.table import TableMLP
+from vfl.predict.export_run import card_text, export_run
+from vfl.predict.predict import predict
+from vfl.predict.trained_run import load_run, load_trained
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import open_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"

@@ -22,12 +22,12 @@ from faults.turns import Process, Thread, Turns
 from remote.conftest import merged, outcome_of
 from rich.console import Console
 
-from parties.remote.party import party_process
-from parties.remote.server import server_process
+from vfl.base.errors import PeerLost
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
-from vfl.errors import PeerLost
-from vfl.runs.experiments.run import run_experiment
+from vfl.parties.network.party import party_process
+from vfl.parties.network.server import server_process
+from vfl.runs.run import run_experiment
 
 SERVER = "server"
 RESTARTS_S = 1.0
@@ -196,10 +196,10 @@ def simulating(turns: Turns) -> Generator[None]:
         mock.patch.object(asyncio, "all_tasks", side_effect=_in_order(asyncio.all_tasks)),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
         # It would look at the real network, where somebody may listen.
-        mock.patch("parties.remote.party.dialer.explain", return_value=None),
+        mock.patch("vfl.parties.network.party.dialer.explain", return_value=None),
         # Not under test here, and most of the time.
         mock.patch("vfl.runs.tensorboard.SummaryWriter"),
-        mock.patch("parties.widths.draw_widths"),
+        mock.patch("vfl.core.pruning_pictures.draw_widths"),
         mock.patch("vfl.runs.run_folder.load_config", lambda path: known_config(path.read_text())),
     ):
         try:

@@ -9,9 +9,9 @@ from typing import Any
 
 from faults.turns import Condition, Loop, Process, Thread, Turns
 
-from parties.remote.system import System
-from parties.remote.tls.certificates import Peer
-from parties.remote.transport.rpc import Serve, grpc
+from vfl.parties.network.clock_and_threads import System
+from vfl.parties.network.tls.certificates import Peer
+from vfl.parties.network.transport.rpc import Serve, grpc
 
 LATENCY_S = (0.001, 0.03)
 WINDOW = 4

@@ -13,7 +13,7 @@ from faults.network import OVER, End
 from faults.turns import Turns
 from remote.conftest import outcome_of
 
-from vfl.wire.frame import HEADER_BYTES
+from vfl.parties.network.wire.frame import HEADER_BYTES
 
 LIMIT_S = 1200.0
 """By then a training of two seconds must be over, whatever happens to it."""

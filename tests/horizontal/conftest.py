@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vfl.base.random import seeded
 from vfl.config import ExperimentConfig, OptimizerConfig, parse_config
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report
 from vfl.horizontal.asynchronous import AsynchronousTrainer
@@ -22,8 +23,7 @@ from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.local import LocalResult, Loss, batch_loss
 from vfl.horizontal.trainer import HorizontalTrainer, SynchronousTrainer
-from vfl.random import seeded
-from vfl.runtime import Runtime
+from vfl.runs.runtime import Runtime
 
 Settings = dict[str, Any]
 RUNTIME = Runtime(torch.device("cpu"))

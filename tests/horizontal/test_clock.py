@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from vfl.base.random import generator
 from vfl.horizontal.asynchronous import STARTS_TRIED
-from vfl.random import generator
 
 SLOWEST_FIRST = {"speed": {"kind": "case2"}}
 """Six clients at 1, 1, 2, 3, 3, 4 steps per second."""

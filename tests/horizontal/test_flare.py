@@ -16,8 +16,8 @@ from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
-from vfl.runs.experiments.run import run_experiment
-from vfl.runtime import start_runtime
+from vfl.runs.run import run_experiment
+from vfl.runs.runtime import start_runtime
 
 QUIET = Console(quiet=True)
 EXPONENTIAL = {"speed": {"kind": "exponential", "mean": 3.0, "redrawn": True}}

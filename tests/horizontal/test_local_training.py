@@ -13,7 +13,7 @@ from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalTask, batch_loss
-from vfl.runtime import Runtime
+from vfl.runs.runtime import Runtime
 
 OPTIMIZERS = {
     "plain": {"momentum": 0.0},

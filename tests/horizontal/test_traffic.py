@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from vfl.compression.codec import encode
 from vfl.config.components import ALGORITHMS
 from vfl.horizontal.traffic import transfer_bytes
-from vfl.wire.codec import encode
-from vfl.wire.frame import ROUTE_BYTES, pack
-from vfl.wire.messages import Kind, Message, Part, PartKind, control
+from vfl.messages.messages import Kind, Message, Part, PartKind, control
+from vfl.parties.network.wire.frame import ROUTE_BYTES, pack
 
 PARAMETERS = (4 * 5 + 5) + (5 * 3 + 3)
 STATISTICS = 2 * 5

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 import torch
 
-from parties import speed
 from scripts.lab.benchmarks import horizontal
 from scripts.lab.benchmarks.memory import PAIRS
 from vfl.config import load_config
+from vfl.plan import tune as speed
 
 pytestmark = pytest.mark.release
 

@@ -20,8 +20,8 @@ from scripts.lab.evidence import (
     written,
 )
 from scripts.lab.measures import Effect, Measure, measured, median_interval
+from vfl.base.errors import ConfigError
 from vfl.config.files import read_yaml
-from vfl.errors import ConfigError
 
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)

@@ -24,10 +24,10 @@ from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, load_results
 from vfl.config import parse_config
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.executor import Event, Executor, QueuedRun, RunEnded
-from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import read_rows
+from vfl.sweeps.executor import Event, Executor, QueuedRun, RunEnded
 
 pytestmark = pytest.mark.release
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from models.mlp import MLP
-from vfl.leakage import embeddings
-from vfl.leakage.embeddings import cluster_leak, completion_gain, decode_embeddings
-from vfl.leakage.estimate import auc, best_assignment, bootstrap, over_draws
-from vfl.leakage.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+from vfl.audit import embeddings
+from vfl.audit.embeddings import cluster_leak, completion_gain, decode_embeddings
+from vfl.audit.estimate import auc, best_assignment, bootstrap, over_draws
+from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+from vfl.models.mlp import MLP
 
 ROWS = 400
 

@@ -10,12 +10,12 @@ import yaml
 from tiny_training import TINY, summary_of
 
 import vfl
-from parties.audit import audit, label_attacks, watch
-from parties.remote.noise_key import NOISE_KEY, noise_key
-from parties.trained_run import load_trained
+from vfl.audit.audit import NORM, Finding
+from vfl.audit.estimate import Estimate
+from vfl.audit.watch_run import audit, label_attacks, watch
 from vfl.config import ConfigError, parse_config
-from vfl.leakage.audit import NORM, Finding
-from vfl.leakage.estimate import Estimate
+from vfl.parties.network.noise_key import NOISE_KEY, noise_key
+from vfl.predict.trained_run import load_trained
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_run_whose_labels_cannot_be_attacked_says_which_setting_would_do(setti
 
 
 def test_a_run_with_one_checkpoint_says_how_rounds_are_compared(train, monkeypatch):
-    monkeypatch.setattr("parties.audit.attack", lambda *_: [])
+    monkeypatch.setattr("vfl.audit.watch_run.attack", lambda *_: [])
     found = audit(
         train("run", **{"training.labels": "server", "training.rounds": 1, "lightweighting.alpha": 0}), rows=160
     )

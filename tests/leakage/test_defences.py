@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from parties.local import build_in_process
+from vfl.compression.codec import decode
 from vfl.config import ConfigError
 from vfl.config.privacy import PrivacyConfig
-from vfl.leakage.defences import (
+from vfl.core.batches import batch_rows
+from vfl.core.local import build_in_process
+from vfl.core.privacy.defences import (
     Gaussian,
     MaxNorm,
     Noise,
@@ -25,11 +27,9 @@ from vfl.leakage.defences import (
     secret_of,
     server_defence,
 )
-from vfl.leakage.epsilon import epsilon_of, guarantees
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import batch_rows
-from vfl.wire.codec import decode
-from vfl.wire.control import EvaluatedModel, SampleRange
+from vfl.core.privacy.epsilon import epsilon_of, guarantees
+from vfl.messages.control import EvaluatedModel, SampleRange
+from vfl.runs.runtime import start_runtime
 
 NOISE = Noise(b"secret")
 
@@ -207,6 +207,6 @@ def test_by_batch_norm_a_row_moves_its_whole_batch_and_epsilon_says_so(configure
 
 def test_a_model_with_batch_norm_that_its_settings_deny_is_refused(configure, monkeypatch):
     built = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.BatchNorm1d(8))
-    monkeypatch.setattr("parties.build.build_feature_model", lambda *_: built)
+    monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *_: built)
     with pytest.raises(ConfigError, match=r"models: party_1's model has BatchNorm.*set its batch_norm to true"):
         noisy_party(configure, **ALONE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.lightweighting.decision import (
+from vfl.core.costs.decision import (
     LATE,
     Choices,
     Goal,
@@ -18,8 +18,8 @@ from vfl.lightweighting.decision import (
     seconds_of,
     settled,
 )
-from vfl.lightweighting.forecast import Forecast, Workload
-from vfl.lightweighting.schedule import Ratios, Spent
+from vfl.core.costs.forecast import Forecast, Workload
+from vfl.core.costs.schedule import Ratios, Spent
 
 NAMES = ("a", "b", "c")
 ALPHAS, BETAS = (0.0, 0.3, 0.6), (0.0, 0.25, 0.5, 0.75)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models as vision
 
-from models.features import ModelSpec, TableFeatures
-from models.table import TableMLP
-from vfl.lightweighting.pruning import StructuredPruner
+from vfl.compression.pruning import StructuredPruner
+from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.table import TableMLP
 
 IMAGE, ROW = (2, 8, 8), (12,)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from shorthand import build_feature_model
 from torch import nn
 
-from vfl.lightweighting.pruning import StructuredPruner, psi
-from vfl.lightweighting.shrink import select
+from vfl.compression.pruning import StructuredPruner, psi
+from vfl.compression.shrink import select
 
 IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1))
 

@@ -7,11 +7,11 @@ import torch
 from shorthand import build_feature_model
 from torch import nn
 
-from models.features import ModelSpec, TableFeatures
-from models.table import TableMLP
+from vfl.compression.pruning import StructuredPruner, kept_width
 from vfl.config import OptimizerConfig
-from vfl.lightweighting.pruning import StructuredPruner, kept_width
-from vfl.optim import build_optimizer, optimizer_state
+from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.table import TableMLP
+from vfl.runs.optim import build_optimizer, optimizer_state
 
 IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 

@@ -9,8 +9,8 @@ import torch
 from shorthand import build_feature_model
 from torch import nn
 
-from vfl.lightweighting.pruning import StructuredPruner
-from vfl.macs import count_macs
+from vfl.base.macs import count_macs
+from vfl.compression.pruning import StructuredPruner
 
 BATCHES = torch.randn(8, 6, 2, 8, 8, generator=torch.Generator().manual_seed(1))
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.lightweighting.sparsify import ErrorFeedback, omega, sparsify
-from vfl.wire.codec import ValueType, decode, encode
+from vfl.compression.codec import ValueType, decode, encode
+from vfl.compression.sparsify import ErrorFeedback, omega, sparsify
 
 BETAS = st.floats(0, 1, exclude_max=True)
 ENTRIES = st.one_of(

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from tiny_matches import Wire, answers, brought, honest, match, owners, path_of, run, tables, with_points
 
-from parties.matching import server
-from vfl.errors import PeerMisbehaved
-from vfl.matching import proof
-from vfl.matching.group import (
+from vfl.base.errors import PeerMisbehaved
+from vfl.messages.matching import ListRange, OwnList
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching import proof, server
+from vfl.parties.matching.group import (
     GENERATOR,
     add_points,
     new_scalar,
@@ -25,9 +26,7 @@ from vfl.matching.group import (
     subtract_product,
     weighted_sums,
 )
-from vfl.matching.proof import public_key
-from vfl.wire.matching import ListRange, OwnList
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching.proof import public_key
 
 TRIES = 1000
 FOUND = "its points are not those that it was given times the scalar of its public key"

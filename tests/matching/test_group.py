@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.matching.group import (
+from vfl.messages.messages import MessageError
+from vfl.parties.matching.group import (
     POINT_BYTES,
     TAG,
     check_points,
@@ -14,7 +15,6 @@ from vfl.matching.group import (
     raise_points,
     swift_point,
 )
-from vfl.wire.messages import MessageError
 
 ONE = bytes(31) + b"\1"
 PRIME = 2**256 - 2**32 - 977

@@ -27,16 +27,16 @@ from tiny_matches import (
     write,
 )
 
-from parties.matching import owner, server
+from vfl.base.errors import PeerMisbehaved
 from vfl.config import parse_config
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.join import matched
 from vfl.data.tables.keys import keys_of
-from vfl.errors import PeerMisbehaved
-from vfl.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys
-from vfl.wire.frame import pack, unpack
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.matching import owner, server
+from vfl.parties.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys
+from vfl.parties.network.wire.frame import pack, unpack
 
 WORDS = ["a", "b", "ä", "日本", "x y", "0", "1", "12", "é", "z" * 40]
 CASES = st.tuples(

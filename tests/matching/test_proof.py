@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.matching.group import (
+from vfl.parties.matching.group import (
     GENERATOR,
     ORDER,
     POINT_BYTES,
@@ -20,7 +20,7 @@ from vfl.matching.group import (
     subtract_product,
     weighted_sums,
 )
-from vfl.matching.proof import SUMS, draw_weights, is_proven, prove, public_key
+from vfl.parties.matching.proof import SUMS, draw_weights, is_proven, prove, public_key
 
 NEGATED = (ORDER - 1).to_bytes(32, "big")
 

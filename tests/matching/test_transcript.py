@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tiny_matches import Wire, match, owners, plain, tables
 
-from parties.matching import server
-from vfl.matching.group import raise_keys, raise_points, split_points
-from vfl.wire.messages import Kind, PartKind
+from vfl.messages.messages import Kind, PartKind
+from vfl.parties.matching import server
+from vfl.parties.matching.group import raise_keys, raise_points, split_points
 
 ONE = bytes(31) + b"\1"
 SPACE = [f"{number}" for number in range(14)]

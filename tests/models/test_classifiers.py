@@ -7,9 +7,9 @@ from torch.nn.functional import conv2d, cross_entropy, relu
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet18 as torchvision_resnet18
 
-from models.mlp import MLP
-from models.resnet import ResNet18
-from vfl.macs import count_macs, count_parameters
+from vfl.base.macs import count_macs, count_parameters
+from vfl.horizontal.models.resnet import ResNet18
+from vfl.models.mlp import MLP
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.kernels import DENSE_SIDE, convolution_form
+from vfl.models.kernels import DENSE_SIDE, convolution_form
 
 sizes = st.integers(1, 600)
 sides = st.integers(1, 40)

@@ -3,9 +3,9 @@ import torch
 from shorthand import build_feature_model
 from torch import nn
 
-from models.mlp import MLP
+from vfl.base.macs import count_macs, count_parameters
 from vfl.config.components import FEATURE_MODELS
-from vfl.macs import count_macs, count_parameters
+from vfl.models.mlp import MLP
 
 TINY = 0.05
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from shorthand import build_feature_model
 from torch import Tensor, nn
 
-from models import kernels
-from models.kernels import FEW_ENTRIES, FEW_PIXELS, MANY_CHANNELS, PIXELS, VECTOR, is_narrow
-from models.narrow_norm import NarrowBatchNorm2d
+from vfl.models import kernels
+from vfl.models.kernels import FEW_ENTRIES, FEW_PIXELS, MANY_CHANNELS, PIXELS, VECTOR, is_narrow
+from vfl.models.narrow_norm import NarrowBatchNorm2d
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from models import small_map
-from models.kernels import DENSE_SIDE
-from models.small_map import GatheredConvolution, SmallMapConv2d
+from vfl.models import small_map
+from vfl.models.kernels import DENSE_SIDE
+from vfl.models.small_map import GatheredConvolution, SmallMapConv2d
 
 sides = st.integers(1, DENSE_SIDE + 1)
 channels = st.integers(1, 5)

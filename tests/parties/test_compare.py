@@ -10,20 +10,20 @@ from rich.console import Console
 from two_tables import sections_of_branches, write_branches
 
 import vfl
-from parties.alone import only
-from parties.compare import _difference, compare_models
-from parties.importance import column_importance
-from parties.local import build_in_process
-from parties.predict import predict
 from scripts.compare import add_arguments, read_experiment
-from vfl.cli import OneLineParser
+from vfl.compare.compare import _difference, compare_models
+from vfl.compare.importance import column_importance
+from vfl.compare.train_on_split import only
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.console import OneLineParser
+from vfl.core.local import build_in_process
+from vfl.core.tasks import Classification
 from vfl.data.source import open_source
 from vfl.data.tables.source import Tables
+from vfl.messages.control import MOST_DRAWS
+from vfl.predict.predict import predict
 from vfl.runs.run_folder import read_summary
-from vfl.runtime import start_runtime
-from vfl.vertical.tasks import Classification
-from vfl.wire.control import MOST_DRAWS
+from vfl.runs.runtime import start_runtime
 
 ROWS = 400
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import vfl
-from parties.predict import WhenAbsent, predict_in_process
 from vfl.config import ConfigError, parse_config
+from vfl.predict.predict import WhenAbsent, predict_in_process
 
 N = 60
 DRAW = np.random.default_rng(0)

@@ -17,17 +17,17 @@ import torch
 from rich.console import Console
 from shorthand import load_dataset
 
-from parties.predict import (
+from vfl.base.errors import PeerLost
+from vfl.config import ConfigError, parse_config
+from vfl.predict.predict import (
     WhenAbsent,
     predict,
     predict_in_process,
     take_samples,
 )
-from parties.trained_run import load_trained
-from vfl.config import ConfigError, parse_config
-from vfl.errors import PeerLost
+from vfl.predict.trained_run import load_trained
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
-from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import read_summary
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

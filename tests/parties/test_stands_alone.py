@@ -10,14 +10,14 @@ import torch
 from rich.console import Console
 
 import vfl
-from parties.export import export_run
-from parties.predict import owned_tables, predict_in_process
-from parties.trained_run import load_finished, load_trained
+from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
 from vfl.data.tables.cells import TableError
-from vfl.errors import PeerLost
+from vfl.predict.export_run import export_run
+from vfl.predict.predict import owned_tables, predict_in_process
+from vfl.predict.trained_run import load_finished, load_trained
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import check_run, read_summary
 
 ROWS = 150

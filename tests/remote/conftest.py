@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from parties.remote.local_launch import prepare, process_configs
-from parties.remote.tls.certificates import SERVER
 from vfl.config import ExperimentConfig, dump_config, parse_config
+from vfl.parties.launch.local_launch import prepare, process_configs
+from vfl.parties.network.tls.certificates import SERVER
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import PROCESSES
@@ -320,7 +320,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[s
 def train_in_process(config: ExperimentConfig, run_dir: Path) -> dict[str, Any]:
     from rich.console import Console
 
-    from vfl.runs.experiments.run import run_experiment
+    from vfl.runs.run import run_experiment
 
     run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
     return outcome_of(run_dir)

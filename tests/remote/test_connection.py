@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from parties.remote.server.connection import PartyConnection
-from parties.remote.server.link import RemoteLink
-from parties.remote.system import close
+from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.config import NetworkConfig
-from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.vertical.link import read
-from vfl.wire.frame import cut, unpack
-from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind, control
-from vfl.wire.session import Hello, Refusal, Save, Saved, refusal
+from vfl.core.link import read
+from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind, control
+from vfl.parties.network.clock_and_threads import close
+from vfl.parties.network.server.connection import PartyConnection
+from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.wire.frame import cut, unpack
+from vfl.parties.network.wire.session import Hello, Refusal, Save, Saved, refusal
 
 RUN = "0123456789abcdef"
 

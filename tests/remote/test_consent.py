@@ -2,11 +2,11 @@
 
 import pytest
 
-from parties.remote.joining import Terms
-from parties.remote.party.consent import Consent
 from vfl.config import parse_config
-from vfl.wire.control import AskedRatios, RoundStart
-from vfl.wire.messages import Kind, Message, MessageError
+from vfl.messages.control import AskedRatios, RoundStart
+from vfl.messages.messages import Kind, Message, MessageError
+from vfl.parties.network.admission import Terms
+from vfl.parties.network.party.consent import Consent
 
 CONFIG = parse_config({"name": "agreed"})
 

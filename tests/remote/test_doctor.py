@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.doctor import Check, examine
-from parties.remote.party import dialer
-from parties.remote.tls.certificates import SERVER, CertificateSubject
-from parties.remote.tls.folders import issue, make_authority
 from vfl.config import load_config
+from vfl.parties.launch.doctor import Check, examine
+from vfl.parties.network.party import dialer
+from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
+from vfl.parties.network.tls.folders import issue, make_authority
+from vfl.parties.network.wire.frame import pack
 from vfl.runs.run_folder import write_run_id
-from vfl.wire.frame import pack
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
 
@@ -142,7 +142,7 @@ def test_the_script_shows_every_check_and_says_by_its_code_who_must_act(checks, 
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what the script sets
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("parties.remote.doctor.examine", lambda *_args, **_how: iter(checks))
+    monkeypatch.setattr("vfl.parties.launch.doctor.examine", lambda *_args, **_how: iter(checks))
     monkeypatch.setattr(sys, "argv", ["doctor.py", str(tmp_path / "party.yaml"), "--party", "party_1"])
     assert main() == code
     signal.signal(signal.SIGTERM, handler)

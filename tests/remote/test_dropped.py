@@ -7,18 +7,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from parties.local import LocalLink
-from parties.remote.server.droppable import DroppableParty
-from parties.remote.tls.certificates import SERVER
+from vfl.base.errors import PeerLost
 from vfl.config.wire import WireConfig
-from vfl.errors import PeerLost
-from vfl.lightweighting.forecast import Workload
-from vfl.vertical.embeddings import EmbeddingReceiver, build_compressor
-from vfl.vertical.ledger import Ledger
-from vfl.vertical.link import done
-from vfl.vertical.reports import Reports
-from vfl.wire.control import RoundReport
-from vfl.wire.messages import Kind, Message, Part, PartKind
+from vfl.core.costs.forecast import Workload
+from vfl.core.costs.ledger import Ledger
+from vfl.core.costs.reports import Reports
+from vfl.core.embeddings import EmbeddingReceiver, build_compressor
+from vfl.core.link import done
+from vfl.core.local import LocalLink
+from vfl.messages.control import RoundReport
+from vfl.messages.messages import Kind, Message, Part, PartKind
+from vfl.parties.network.server.droppable import DroppableParty
+from vfl.parties.network.tls.certificates import SERVER
 
 EXCHANGES = 2
 """In a round."""

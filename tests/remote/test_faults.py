@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.tls.certificates import SERVER
+from vfl.parties.network.tls.certificates import SERVER
 
 from .conftest import TIME
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from parties.remote.server import http as service
-from parties.remote.server import hub
-from parties.remote.server.serving import Score, Scored
-from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key
-from parties.remote.transport.listening import bounded, listening
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST
+from vfl.parties.network.server import hub
+from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.transport.listening import bounded, listening
+from vfl.parties.serving import http as service
+from vfl.parties.serving.scorer import Score, Scored
 
 BODY = b'{"keys": ["1"]}'
 MOST = 8

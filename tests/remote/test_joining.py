@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.joining import SERVED, DataDigests, Expected, JoinRefused, check_hello
-from parties.remote.server.hub import Hub
-from parties.remote.supervisor import free_port
-from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key
-from parties.remote.tls.files import TlsFiles
-from parties.remote.training_terms import agreement
-from parties.remote.transport import rpc
-from parties.remote.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
+from vfl.base.errors import PeerLost, TryLater, may_pass
 from vfl.config import ConfigError, NetworkConfig
-from vfl.errors import PeerLost, TryLater, may_pass
-from vfl.wire.frame import PIECE_BYTES, Assembler, cut, pack, unpack
-from vfl.wire.messages import Kind, Message, Part, PartKind, control
-from vfl.wire.session import Hello, Refusal
+from vfl.messages.messages import Kind, Message, Part, PartKind, control
+from vfl.parties.launch.supervisor import free_port
+from vfl.parties.network.admission import SERVED, DataDigests, Expected, JoinRefused, check_hello
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.training_terms import agreement
+from vfl.parties.network.transport import rpc
+from vfl.parties.network.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
+from vfl.parties.network.wire.frame import PIECE_BYTES, Assembler, cut, pack, unpack
+from vfl.parties.network.wire.session import Hello, Refusal
 
 RUN = "0123456789abcdef"
 DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)

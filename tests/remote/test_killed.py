@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import vfl.runs.checkpoint
-from parties.remote.tls.certificates import SERVER
 from tests.remote import zygote
+from vfl.parties.network.tls.certificates import SERVER
 
 EXCHANGES = 2
 """In a round."""

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from parties.remote.transport.listening import listening
+from vfl.parties.network.transport.listening import listening
 
 
 def test_an_answer_never_waits_for_an_acknowledgement():

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.remote.party.serving import MINUTE_S, Allowance
-from parties.remote.server.serving import Scorer
+from vfl.base.errors import Diverged
 from vfl.config.network import ConsentConfig
-from vfl.errors import Diverged
-from vfl.vertical.embeddings import encode_as
-from vfl.wire.keys import Found, keys_part, presence_part
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.core.embeddings import encode_as
+from vfl.messages.keys import Found, keys_part, presence_part
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.serving.scorer import Scorer
+from vfl.parties.serving.serving_party import MINUTE_S, Allowance
 
 KEYS = [b"a", b"b", b"c"]
 WIDTH = 4

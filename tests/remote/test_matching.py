@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from parties.remote.matching import match_together, serve_match
-from parties.remote.supervisor import make_keys, networked, write_configs
-from parties.remote.tls.certificates import SERVER
-from vfl.cli import LOST
 from vfl.config import ConfigError, parse_config
+from vfl.config.console import LOST
 from vfl.data.source import open_source
-from vfl.data.tables.match import Match, read_match, write_match
+from vfl.data.tables.matching_result import Match, read_match, write_match
+from vfl.parties.launch.supervisor import make_keys, networked, write_configs
+from vfl.parties.matching.processes import match_together, serve_match
+from vfl.parties.network.tls.certificates import SERVER
 
 from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
@@ -245,5 +245,5 @@ def test_one_command_matches_all_owners_on_this_machine(zygote, tmp_path):
 
 
 def test_a_match_does_without_pytorch():
-    code = "import parties.remote.matching, sys; sys.exit('torch' in sys.modules)"
+    code = "import vfl.parties.matching.processes, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from parties.remote.joining import DataDigests, Expected
-from parties.remote.server.hub import Hub
-from parties.remote.server.link import RemoteLink
-from parties.remote.supervisor import free_port
-from parties.remote.transport.rpc import is_end, open_channel, open_stream
+from vfl.compression.codec import ValueType, encode
+from vfl.compression.sparsify import sparsify
 from vfl.config import NetworkConfig
-from vfl.lightweighting.sparsify import sparsify
-from vfl.vertical.embeddings import decode_finite
-from vfl.wire.codec import ValueType, encode
-from vfl.wire.frame import HEADER_BYTES, MIB, PIECE_BYTES, cut, frame_bytes, pack
-from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind
-from vfl.wire.session import Hello
+from vfl.core.embeddings import decode_finite
+from vfl.messages.messages import Buffer, Kind, Message, Part, PartKind
+from vfl.parties.launch.supervisor import free_port
+from vfl.parties.network.admission import DataDigests, Expected
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.transport.rpc import is_end, open_channel, open_stream
+from vfl.parties.network.wire.frame import HEADER_BYTES, MIB, PIECE_BYTES, cut, frame_bytes, pack
+from vfl.parties.network.wire.session import Hello
 
 LIMIT_MB = 64
 ROWS, WIDTH = 1024, LIMIT_MB * MIB // 4 // 1024 - 1

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from shorthand import release
 
-from parties.remote.tls.certificates import SERVER
 from scripts.lab.benchmarks.shaped_link import ShapedLink
+from vfl.parties.network.tls.certificates import SERVER
 
 IN_ROUND_2 = 4
 """The last of the first two rounds' exchanges."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.tls.certificates import SERVER
+from vfl.parties.network.tls.certificates import SERVER
 
 IN_OPEN, IN_NONBLOCK = 0x20, os.O_NONBLOCK
 _EVENT = struct.Struct("iIII")

@@ -4,10 +4,10 @@ import sqlite3
 
 import pytest
 
-from parties.remote.server import outcomes as module
-from parties.remote.server.outcomes import Outcomes
 from vfl.config import ConfigError
-from vfl.vertical.tasks import Classification, Regression
+from vfl.core.tasks import Classification, Regression
+from vfl.parties.serving import observed_outcomes as module
+from vfl.parties.serving.observed_outcomes import Outcomes
 
 TASK = Classification(2, names=("no", "yes"))
 

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from rich.console import Console
 from shorthand import load_dataset, release
 
-from parties.predict import Prediction, WhenAbsent, predict_in_process
-from parties.remote import local_launch
-from parties.remote.local_launch import predict_together
-from parties.remote.supervisor import Supervisor
-from parties.remote.tls.certificates import SERVER
-from parties.trained_run import load_run, load_trained
+from vfl.base.errors import PeerLost
 from vfl.config import ConfigError
-from vfl.errors import PeerLost
+from vfl.parties.launch import local_launch
+from vfl.parties.launch.local_launch import predict_together
+from vfl.parties.launch.supervisor import Supervisor
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.predict.predict import Prediction, WhenAbsent, predict_in_process
+from vfl.predict.trained_run import load_run, load_trained
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 GRID = {"partition": {"rows": 2, "columns": 2}}

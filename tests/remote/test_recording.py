@@ -7,11 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.audit import FEWEST_ROWS, attack, audit_recorded, watch
-from parties.message_recorder import SEEN, read_recording
-from parties.trained_run import load_trained
+from vfl.audit.watch_run import FEWEST_ROWS, attack, audit_recorded, watch
 from vfl.config import ConfigError
-from vfl.runs.experiments.run import run_experiment
+from vfl.core.privacy.message_recorder import SEEN, read_recording
+from vfl.predict.trained_run import load_trained
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import PROCESSES
 
 SECTIONS = {

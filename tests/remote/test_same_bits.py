@@ -7,8 +7,8 @@ import pytest
 from shorthand import release
 
 from vfl.config import ExperimentConfig
-from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.presence import Presence
+from vfl.core.batches import batch_rows, steps_in_round
+from vfl.core.presence import Presence
 
 GRID = {"partition": {"rows": 2, "columns": 2}}
 

@@ -26,10 +26,10 @@ import pytest
 from rich.console import Console
 from two_tables import ROWS, sections_of, sections_of_branches, write_branches, write_tables
 
-from parties.predict import WhenAbsent, predict_in_process
-from parties.remote.doctor import examine
-from parties.remote.tls.certificates import SERVER
-from vfl.runs.experiments.run import run_experiment
+from vfl.parties.launch.doctor import examine
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.predict.predict import WhenAbsent, predict_in_process
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import read_run_id, write_run_id
 from vfl.runs.service_manager import tell_manager
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.status import _party, lines_of, status_of
-from parties.remote.tls.certificates import SERVER
 from vfl.config import ConfigError
+from vfl.parties.network.status import _party, lines_of, status_of
+from vfl.parties.network.tls.certificates import SERVER
 
 WITHOUT_PYTORCH = """
 import json, sys
 from pathlib import Path
-from parties.remote.status import status_of
+from vfl.parties.network.status import status_of
 status = status_of(Path(sys.argv[1]))
 print(json.dumps([status["state"], "torch" in sys.modules]))
 """

@@ -10,13 +10,13 @@ from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, write_tables
 
-from parties.importance import column_importance
-from parties.local import build_in_process
-from parties.predict import predict_in_process
-from parties.remote.tls.certificates import SERVER
+from vfl.compare.importance import column_importance
+from vfl.core.local import build_in_process
 from vfl.data.tables.source import Tables
-from vfl.runs.experiments.run import run_experiment
-from vfl.runtime import start_runtime
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.predict.predict import predict_in_process
+from vfl.runs.run import run_experiment
+from vfl.runs.runtime import start_runtime
 
 from .relay import Relay
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from models.features import Features
-from parties.build import build_party
-from parties.feature_party import FeatureParty
-from parties.remote.party.party_monitor import PartyMonitor
-from parties.remote.party.worker import PartyWorker, open_store
+from vfl.base.digest import weights_digest
+from vfl.core.build import build_party
+from vfl.core.party import FeatureParty
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
-from vfl.digest import weights_digest
+from vfl.messages.messages import Kind, Message, MessageError, PartKind, control
+from vfl.models.features import Features
+from vfl.parties.network.party.party_monitor import PartyMonitor
+from vfl.parties.network.party.training_session import PartyWorker, open_store
+from vfl.parties.network.wire.session import Restore, Save, Saved
 from vfl.runs.checkpoint import State
-from vfl.runtime import start_runtime
-from vfl.wire.messages import Kind, Message, MessageError, PartKind, control
-from vfl.wire.session import Restore, Save, Saved
+from vfl.runs.runtime import start_runtime
 
 RUN = "0123456789abcdef"
 RATIOS = control({"alpha": 0.0, "beta": 0.0})

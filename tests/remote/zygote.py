@@ -22,11 +22,11 @@ def serve() -> None:
     for name in (
         "sklearn.datasets",
         "torch._dynamo",
-        "parties.remote.server.prediction",
-        "parties.remote.party.party_process",
-        "parties.remote.matching",
-        "parties.remote.server.http",
-        "parties.remote.party.serving",
+        "vfl.parties.uses.predict",
+        "vfl.parties.network.party.party_process",
+        "vfl.parties.matching.processes",
+        "vfl.parties.serving.http",
+        "vfl.parties.serving.serving_party",
     ):
         importlib.import_module(name)
     for line in sys.stdin:
@@ -141,30 +141,30 @@ def at_half_a_tensor_file(strike: Strike) -> None:
 
 PLACES: dict[str, Callable[[Strike], None]] = {
     # at a party
-    "dials": at("parties.remote.system", "SYSTEM.open_stream"),
-    "embeds": at("parties.feature_party", "FeatureParty.embed"),
-    "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
-    "gets its update": at("parties.feature_party", "FeatureParty.update"),
-    "iterates": at("vfl.vertical.labels", "HeadReplica.gradient"),
-    "evaluates": at("parties.feature_party", "FeatureParty.evaluate"),
-    "has saved, unanswered": at("parties.remote.party.worker", "PartyWorker._save", after=True),
-    "says hello": at("parties.remote.party.party_process", "Hello"),
-    "says its hello": at("parties.remote.matching", "Hello"),
+    "dials": at("vfl.parties.network.clock_and_threads", "SYSTEM.open_stream"),
+    "embeds": at("vfl.core.party", "FeatureParty.embed"),
+    "has sent its embedding": at("vfl.core.party", "FeatureParty.embed", after=True),
+    "gets its update": at("vfl.core.party", "FeatureParty.update"),
+    "iterates": at("vfl.core.label_protocol", "HeadReplica.gradient"),
+    "evaluates": at("vfl.core.party", "FeatureParty.evaluate"),
+    "has saved, unanswered": at("vfl.parties.network.party.training_session", "PartyWorker._save", after=True),
+    "says hello": at("vfl.parties.network.party.party_process", "Hello"),
+    "says its hello": at("vfl.parties.matching.processes", "Hello"),
     # at the server
-    "listens": at("parties.remote.server.hub", "Hub.wait_for"),
-    "asks for embeddings": at("parties.exchanges", "Exchanges.run"),
-    "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
-    "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
+    "listens": at("vfl.parties.network.server.hub", "Hub.wait_for"),
+    "asks for embeddings": at("vfl.core.exchanges", "Exchanges.run"),
+    "has the embeddings": at("vfl.core.label_protocol", "ShareEmbeddings.begin"),
+    "trains the head": at("vfl.core.head", "HeadTrainer.step"),
     "commits": lambda strike: around(Path, "rename", strike),
-    "writes its summary": at("vfl.runs.experiments.run", "write_summary"),
+    "writes its summary": at("vfl.runs.run", "write_summary"),
     # at an owner in a match
-    "brings its keys": at("parties.matching.owner", "MatchingOwner._brought"),
-    "multiplies": at("parties.matching.owner", "MatchingOwner._in_parts"),
-    "takes its result": at("parties.matching.owner", "MatchingOwner._take"),
-    "has its result, unanswered": at("parties.matching.owner", "MatchingOwner._take", after=True),
+    "brings its keys": at("vfl.parties.matching.owner", "MatchingOwner._brought"),
+    "multiplies": at("vfl.parties.matching.owner", "MatchingOwner._in_parts"),
+    "takes its result": at("vfl.parties.matching.owner", "MatchingOwner._take"),
+    "has its result, unanswered": at("vfl.parties.matching.owner", "MatchingOwner._take", after=True),
     # at its server
-    "joins": at("parties.matching.server", "_join"),
-    "has matched": at("parties.remote.matching", "told_to_owners"),
+    "joins": at("vfl.parties.matching.server", "_join"),
+    "has matched": at("vfl.parties.matching.processes", "told_to_owners"),
     # at either
     "writes a checkpoint": at_half_a_tensor_file,
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_runs import vertical_rows, vertical_summary, write_run
 
 from vfl.config import parse_config
-from vfl.runs.reports.judge import (
+from vfl.reports.judge import (
     cheapest_within,
     lost,
     noise,
@@ -18,9 +18,9 @@ from vfl.runs.reports.judge import (
     target_score,
     train_macs,
 )
-from vfl.runs.reports.runs import ReportedRun, Subject, Variant, load_subject
-from vfl.runs.reports.tables import advice, settings_table, tables
-from vfl.runs.reports.write import markdown
+from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
+from vfl.reports.tables import advice, settings_table, tables
+from vfl.reports.write import markdown
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:

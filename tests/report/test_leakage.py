@@ -9,9 +9,9 @@ from rich.console import Console
 
 from scripts.audit import show
 from vfl.config import ConfigError
-from vfl.runs.reports.leakage import AUDIT, audit_rows, read_audit
-from vfl.runs.reports.runs import load_subject
-from vfl.runs.reports.write import write_report
+from vfl.reports.leakage import AUDIT, audit_rows, read_audit
+from vfl.reports.runs import load_subject
+from vfl.reports.write import write_report
 
 
 def finding(attacker: str, attack: str, known: int, *, leaks: bool) -> dict[str, object]:

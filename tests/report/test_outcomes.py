@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vfl.runs.reports.outcomes import calibration, confusion, outcome_drawings, read_predictions
-from vfl.runs.reports.runs import load_subject
-from vfl.runs.reports.write import write_report
+from vfl.reports.outcomes import calibration, confusion, outcome_drawings, read_predictions
+from vfl.reports.runs import load_subject
+from vfl.reports.write import write_report
 
 TWO = """customer,label,prediction,probability,p_no,p_yes,owners
 a,no,no,0.9,0.9,0.1,bank

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from chromium import Browse, check_layout
 
-from vfl.runs.reports.runs import load_subject
-from vfl.runs.reports.write import write_report
+from vfl.reports.runs import load_subject
+from vfl.reports.write import write_report
 
 pytestmark = pytest.mark.browser
 

@@ -15,10 +15,10 @@ import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
 from PIL import Image
 
-from vfl.runs.reports.figures import draw
-from vfl.runs.reports.runs import Subject, Variant, load_subject, setting_label
-from vfl.runs.reports.tables import choice_table, errors_table, settings_table, tables, time_table
-from vfl.runs.reports.write import about, write_report
+from vfl.reports.figures import draw
+from vfl.reports.runs import Subject, Variant, load_subject, setting_label
+from vfl.reports.tables import choice_table, errors_table, settings_table, tables, time_table
+from vfl.reports.write import about, write_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

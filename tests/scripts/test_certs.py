@@ -1,4 +1,4 @@
-"""The command line of ``scripts/certs.py``; what it does is tested with ``parties.remote.tls``."""
+"""The command line of ``scripts/certs.py``; what it does is tested with ``vfl.parties.network.tls``."""
 
 import runpy
 import shutil
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.tls.certificates import Peer, serial
-from parties.remote.tls.files import load_certificate
-from parties.remote.tls.lists import Lists
 from vfl.config.network import TlsConfig
+from vfl.parties.network.tls.certificates import Peer, serial
+from vfl.parties.network.tls.files import load_certificate
+from vfl.parties.network.tls.lists import Lists
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "certs.py"
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "certs.py"
 def certs(monkeypatch, capsys, tmp_path):
     """Run the script in an empty folder and return (exit code, stdout, stderr)."""
     main = runpy.run_path(str(SCRIPT))["main"]
-    monkeypatch.setattr("vfl.cli.signal.signal", lambda *_: None)
+    monkeypatch.setattr("vfl.config.console.signal.signal", lambda *_: None)
     monkeypatch.setattr("warnings.showwarning", lambda *_: None)
     monkeypatch.setattr("threading.excepthook", lambda *_: None)
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
-FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("scripts", "configs", "models", "parties", "vfl")
 TINY = [
     "threads=1",
@@ -41,7 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FILES:
         shutil.copy(ROOT / name, checkout)
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site_packages,) = venv.glob("lib/python*/site-packages")
     (site_packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
@@ -75,7 +75,7 @@ def test_the_version_is_that_of_the_project(lvfl: Command):
 
 def test_what_the_code_reads_beside_itself_is_installed(environment: Path):
     (site_packages,) = environment.glob("lib/python*/site-packages")
-    beside = [path for room in ("vfl", "parties") for end in ("j2", "yaml") for path in (ROOT / room).rglob(f"*.{end}")]
+    beside = [path for room in ("vfl",) for end in ("j2", "yaml") for path in (ROOT / room).rglob(f"*.{end}")]
     assert {path.name for path in beside} >= {"page.html.j2", "card.md.j2"}
     assert [path for path in beside if not (site_packages / path.relative_to(ROOT)).exists()] == []
 
@@ -84,12 +84,12 @@ def test_help_of_a_command_imports_neither_pytorch_nor_the_configuration(environ
     code = """
 import sys
 from importlib import import_module
-from lvfl.__main__ import COMMANDS
+from vfl.__main__ import COMMANDS
 for name in COMMANDS:
     if not name.startswith("paper-"):
         sys.argv = [name, "--help"]
         try:
-            import_module(f"lvfl.{name.replace('-', '_')}").main()
+            import_module(f"vfl.commands.{name.replace('-', '_')}").main()
         except SystemExit as end:
             assert end.code == 0, name
 print(sorted({"torch", "pydantic", "numpy", "matplotlib", "grpc"} & sys.modules.keys()))
@@ -120,8 +120,8 @@ def test_a_sweep_over_a_shipped_experiment_is_trained_and_reported(lvfl: Command
 
 def test_nothing_of_the_checkout_was_used(environment: Path, folder: Path):
     shipped = "from vfl.config.shipped import shipped_folder"
-    code = f"import lvfl, vfl, parties, models; {shipped}; print(lvfl, vfl, parties, models, shipped_folder())"
+    code = f"import vfl, vfl.parties, vfl.models; {shipped}; print(vfl, vfl.parties, vfl.models, shipped_folder())"
     python = environment / "bin/python"
     said = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout
-    assert said.count(str(environment)) == 5
-    assert len(list(environment.glob("lib/*/site-packages/*/py.typed"))) == 3
+    assert said.count(str(environment)) == 4
+    assert len(list(environment.glob("lib/*/site-packages/*/py.typed"))) == 1

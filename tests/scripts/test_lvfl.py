@@ -8,10 +8,10 @@ import pytest
 
 from vfl.config import ConfigError, load_config
 from vfl.config.shipped import find_config, shipped_folder
-from vfl.runs.experiments.sweep_plan import load_sweep
+from vfl.sweeps.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2]
-command = import_module("lvfl.__main__")
+command = import_module("vfl.__main__")
 NAMES = [str(path.relative_to(ROOT / "configs").with_suffix("")) for path in (ROOT / "configs").rglob("*.yaml")]
 NO_COMMANDS = {"__init__", "__main__", "same_bits"}
 """same_bits compares two checkouts."""

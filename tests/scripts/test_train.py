@@ -9,9 +9,9 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeless
 
-from vfl.amounts import amount
+from vfl.base.amounts import amount
+from vfl.base.digest import combined_digest, weights_digest
 from vfl.config import load_config
-from vfl.digest import combined_digest, weights_digest
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.tensorboard import how_to_watch
 

@@ -347,8 +347,8 @@ def preload() -> None:
     for name in (
         "sklearn.datasets",
         "torch._dynamo",
-        "vfl.runs.experiments.run",
-        "parties.mode",
+        "vfl.runs.run",
+        "vfl.predict.mode",
         "vfl.horizontal.mode",
     ):
         importlib.import_module(name)
@@ -402,7 +402,7 @@ def before(owner: Any, name: str, counter: Counter) -> None:
 
 
 def at_update(counter: Counter) -> None:
-    from parties.feature_party import FeatureParty
+    from vfl.core.party import FeatureParty
 
     before(FeatureParty, "update", counter)
 
@@ -459,9 +459,9 @@ def at_row_without_checkpoint(counter: Counter) -> None:
 
 
 def at_summary(counter: Counter) -> None:
-    import vfl.runs.experiments.run
+    import vfl.runs.run
 
-    before(vfl.runs.experiments.run, "write_summary", counter)
+    before(vfl.runs.run, "write_summary", counter)
 
 
 def at_removal(counter: Counter) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.tls.certificates import SERVER, Authority, CertificateSubject, key_pem, new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.remote.tls.certificates import (
+from vfl.parties.network.tls.certificates import (
     SERVER,
     Authority,
     CertificateSubject,

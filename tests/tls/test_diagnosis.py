@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, Peer
-from parties.remote.tls.diagnosis import Symptom, explain, probe
-from parties.remote.tls.files import TlsFiles
-from parties.remote.transport.rpc import Pipe, make_server
+from vfl.parties.network.tls import diagnosis
+from vfl.parties.network.tls.certificates import SERVER, Authority, CertificateSubject, Peer
+from vfl.parties.network.tls.diagnosis import Symptom, explain, probe
+from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.transport.rpc import Pipe, make_server
 
 PATIENCE_S = 60.0
 OTHER = Authority.create("other", 999)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, new_key
-from parties.remote.tls.files import ISSUED, load_key, load_tls_files
-from parties.remote.tls.folders import describe, issue, make_authority, request_certificate, sign_request
+from vfl.parties.network.tls.certificates import SERVER, Authority, CertificateSubject, new_key
+from vfl.parties.network.tls.files import ISSUED, load_key, load_tls_files
+from vfl.parties.network.tls.folders import describe, issue, make_authority, request_certificate, sign_request
 
 
 def load(files, owner: str = "party_1"):
@@ -99,7 +99,9 @@ def test_a_certificate_that_does_not_serve_is_refused(name, how, owner, reason, 
 def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials, authority, monkeypatch):
     files = credentials("party_1")
     with monkeypatch.context() as patch:
-        patch.setattr("parties.remote.tls.certificates.SERVER", "party_1")  # usage of a server under a party's name
+        patch.setattr(
+            "vfl.parties.network.tls.certificates.SERVER", "party_1"
+        )  # usage of a server under a party's name
         wrong = authority.certify(
             CertificateSubject("party_1", ("localhost",)), load_key("", files.key).public_key(), 100
         )
@@ -119,7 +121,7 @@ def test_a_certificate_without_the_alternative_name_is_refused(credentials, auth
 
 def test_an_expired_authority_is_named(credentials, authority, monkeypatch):
     files = credentials("party_1")
-    monkeypatch.setattr("parties.remote.tls.certificates.new_key", lambda: authority.key)
+    monkeypatch.setattr("vfl.parties.network.tls.certificates.new_key", lambda: authority.key)
     expired = Authority.create("tests", 30, datetime.now(UTC) - timedelta(days=31))
     files.ca.write_bytes(expired.certificate.public_bytes(Encoding.PEM))
     with pytest.raises(ValueError, match=r"^network\.tls\.ca: .*ca\.pem expired on"):

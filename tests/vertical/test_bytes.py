@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 from shorthand import links_of, release, replace_links
 
-from parties.head_server import HeadServer
-from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.frame import ROUTE_BYTES, pack, unpack
-from vfl.wire.messages import Buffer, Kind, Message, PartKind
+from vfl.compression.codec import dense_frame_size, frame_info
+from vfl.core.server import HeadServer
+from vfl.messages.messages import Buffer, Kind, Message, PartKind
+from vfl.parties.network.wire.frame import ROUTE_BYTES, pack, unpack
 
 EVALUATION_KINDS = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
 AT_EVERY_RUN = {("shared", "replay", "float16"), ("shared", "broadcast", "float32"), ("server", "replay", "float32")}

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.config.components import COMPRESSORS
-from vfl.config.wire import Bits, WireConfig
-from vfl.lightweighting.quantise import (
+from vfl.compression.codec import CodecError, entropy_bound_bytes
+from vfl.compression.quantise import (
     BLOCK,
     BetweenLargest,
     OfSpread,
@@ -17,10 +16,11 @@ from vfl.lightweighting.quantise import (
     quantise,
     quantise_dithered,
 )
-from vfl.lightweighting.sparsify import ErrorFeedback, sparsify
-from vfl.vertical.compressors import Dithered, loses_nothing, magnitude
-from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
-from vfl.wire.codec import CodecError, entropy_bound_bytes
+from vfl.compression.sparsify import ErrorFeedback, sparsify
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import Bits, WireConfig
+from vfl.core.compressors import Dithered, loses_nothing, magnitude
+from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 
 HEADER = 17
 WIDTHS: tuple[Bits, ...] = (8, 4, 2)

@@ -8,11 +8,11 @@ import pytest
 from conftest import small_config
 from rich.console import Console
 
-from parties.mode import VERTICAL
 from vfl.config import parse_config
+from vfl.core.costs.decisions import recorded_decisions
+from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runtime import start_runtime
-from vfl.vertical.decisions import recorded_decisions
+from vfl.runs.runtime import start_runtime
 
 SPEED, BANDWIDTH = 1e9, 1e6
 FAST = {"macs_per_s": SPEED, "uplink_bytes_per_s": BANDWIDTH, "downlink_bytes_per_s": BANDWIDTH}
@@ -49,7 +49,7 @@ def reason(row, party: str) -> str:
 @pytest.fixture(scope="module")
 def adapting():
     """Eight rounds of a deadline: party_2 is slow, the link of party_3 falls to a quarter in round 4."""
-    from parties.local import build_in_process
+    from vfl.core.local import build_in_process
 
     config = small_config(
         simulation=MACHINES, models=MODELS, lightweighting=deadline(), training=EIGHT | {"batch_size": 16}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vfl.compression.codec import CodecError, encode
 from vfl.config.wire import WireConfig
-from vfl.vertical.compressors import magnitude
-from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
-from vfl.wire.codec import CodecError, encode
+from vfl.core.compressors import magnitude
+from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

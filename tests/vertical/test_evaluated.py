@@ -7,9 +7,9 @@ import torch
 from shorthand import parties_of
 from torch import Tensor, nn
 
-from parties.head_server import HeadServer
-from vfl.runtime import Runtime
-from vfl.vertical.batch_statistics import batch_norms, estimate_statistics, sample_rows
+from vfl.core.batch_statistics import batch_norms, estimate_statistics, sample_rows
+from vfl.core.server import HeadServer
+from vfl.runs.runtime import Runtime
 
 PRUNED = {"lightweighting": {"alpha": {1: 0.4}}}
 

@@ -8,10 +8,10 @@ import torch
 from shorthand import build_feature_model, links_of
 from torch import Tensor, nn
 
-from models.features import Features, ModelSpec
+from vfl.compression.pruning import StructuredPruner
 from vfl.config.components import FEATURE_MODELS
-from vfl.lightweighting.pruning import StructuredPruner
-from vfl.vertical.feature_models import check_feature_model
+from vfl.core.feature_models import check_feature_model
+from vfl.models.features import Features, ModelSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
 IMAGES = torch.randn(4, 2, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 import pytest
 from shorthand import release
 
-from parties.plan import planned_rounds
-from vfl.costs import PartyCosts
-from vfl.lightweighting.forecast import Cost
-from vfl.wire.control import Prices
-from vfl.wire.messages import MessageError
+from vfl.base.costs import PartyCosts
+from vfl.core.costs.forecast import Cost
+from vfl.messages.control import Prices
+from vfl.messages.messages import MessageError
+from vfl.plan.plan import planned_rounds
 
 FORECAST_KINDS = ("embedding", "gradient", "head")
 

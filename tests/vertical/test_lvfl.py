@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from shorthand import parties_of, release
 from torch import Tensor
 
-from parties.head_server import HeadServer
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.joint import JointTrainer
-from vfl.vertical.labels import gradient_scale
-from vfl.vertical.orders import Agenda
-from vfl.vertical.reference import Reference
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
+from vfl.core.batches import batch_rows
+from vfl.core.joint import JointTrainer
+from vfl.core.label_protocol import gradient_scale
+from vfl.core.reference import Reference
+from vfl.core.round_orders import Agenda
+from vfl.core.server import HeadServer
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind, control
 
 SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 from torch import nn
 
-from models.features import Features, ModelSpec, TableFeatures
-from models.mlp import MLP, MemberHeads, PlaceholderMLP, has_placeholders
-from models.table import MemberModels, TableMLP, mlp
-from parties.export import Scores
-from parties.local import InProcess, build_in_process
 from vfl.config import ConfigError, parse_config
+from vfl.core.feature_models import check_feature_model
+from vfl.core.local import InProcess, build_in_process
+from vfl.core.tasks import Classification, Regression
 from vfl.data.samples import Samples
 from vfl.data.tables.preparation import TablePreparation
-from vfl.runs.experiments.run import run_experiment
-from vfl.runtime import start_runtime
-from vfl.vertical.feature_models import check_feature_model
-from vfl.vertical.tasks import Classification, Regression
+from vfl.models.features import Features, ModelSpec, TableFeatures
+from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, has_placeholders
+from vfl.models.table import MemberModels, TableMLP, mlp
+from vfl.predict.export_run import Scores
+from vfl.runs.run import run_experiment
+from vfl.runs.runtime import start_runtime
 
 BOTH = TableFeatures("table", (6,), (5, 3), (16, 1), both=True)
 ROWS = torch.tensor([[-0.3, 1.0, 7.5, 1.0, 2, 0], [1.2, 0.0, 15.0, 0.0, 0, 1], [0.1, 0.0, 9.0, 0.0, 4, 2]])

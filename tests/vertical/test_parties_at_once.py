@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from models.features import ModelSpec
-from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
+from vfl.base.digest import weights_digest
+from vfl.base.random import generator, seeded
+from vfl.compression.dependency import Shadow
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.components import FEATURE_MODELS
-from vfl.digest import weights_digest
-from vfl.lightweighting.dependency import Shadow
-from vfl.random import generator, seeded
-from vfl.wire.control import SampleRange
-from vfl.wire.messages import Kind, Message
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
+from vfl.messages.control import SampleRange
+from vfl.messages.messages import Kind, Message
+from vfl.models.features import ModelSpec
 
 
 @pytest.fixture(autouse=True)

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.mlp import MLP
-from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from parties.local import build_in_process
-from parties.predict import predict
+from vfl.base.subsets import lost_without, subsets_of
+from vfl.compression.codec import dense_frame_size
+from vfl.core.batches import batch_rows
+from vfl.core.local import build_in_process
+from vfl.core.party import FeatureParty
+from vfl.core.presence import Presence, Share, pack, unpack
+from vfl.core.server import HeadServer
 from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
 from vfl.data.sources.images import ImageGrid
-from vfl.optim import build_optimizer
-from vfl.runs.subsets import lost_without, subsets_of
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.presence import Presence, Share, pack, unpack
-from vfl.wire.codec import dense_frame_size
-from vfl.wire.messages import MessageError
+from vfl.messages.messages import MessageError
+from vfl.models.mlp import MLP
+from vfl.predict.predict import predict
+from vfl.runs.optim import build_optimizer
+from vfl.runs.runtime import start_runtime
 
 SHARES = (1.0, 0.7, 0.5, 0.06)
 """Of the samples that each party has a row for: the last one has often one in a batch, or none."""

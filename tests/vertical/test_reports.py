@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from vfl.lightweighting.forecast import Workload
-from vfl.vertical.reports import check_report
-from vfl.wire.control import RoundReport, RoundStart
-from vfl.wire.messages import MessageError
+from vfl.core.costs.forecast import Workload
+from vfl.core.costs.reports import check_report
+from vfl.messages.control import RoundReport, RoundStart
+from vfl.messages.messages import MessageError
 
 WORK, SAMPLES = Workload(exchanges=3, local_iterations=2), (4, 4, 4)
 FORWARDS = sum(SAMPLES) * WORK.passes_per_exchange

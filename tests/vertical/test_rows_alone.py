@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.vertical.rows_alone import each_alone
+from vfl.core.row_by_row import each_alone
 
 
 @pytest.mark.parametrize("width", [16, 51])  # rows of 51 numbers begin at changing places of a cache line

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from shorthand import links_of, parties_of, replace_links
 from torch import Tensor, nn
 
-from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from parties.local import LocalLink, build_in_process
 from vfl.config import parse_config
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.orders import orders_of
-from vfl.vertical.reference import Reference
-from vfl.wire.frame import pack, unpack
-from vfl.wire.messages import Kind, Message
+from vfl.core.batches import batch_rows
+from vfl.core.local import LocalLink, build_in_process
+from vfl.core.party import FeatureParty
+from vfl.core.reference import Reference
+from vfl.core.round_orders import orders_of
+from vfl.core.server import HeadServer
+from vfl.messages.messages import Kind, Message
+from vfl.parties.network.wire.frame import pack, unpack
+from vfl.runs.runtime import start_runtime
 
 CNN = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
 

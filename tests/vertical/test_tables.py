@@ -6,11 +6,11 @@ import pytest
 import torch
 from shorthand import parties_of
 
-from parties.local import build_in_process
 from vfl.config import parse_config
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.joint import JointTrainer
+from vfl.core.batches import batch_rows
+from vfl.core.joint import JointTrainer
+from vfl.core.local import build_in_process
+from vfl.runs.runtime import start_runtime
 
 ROWS = 80
 

@@ -9,11 +9,11 @@ import torch
 from shorthand import links_of, release
 from torch import Tensor
 
-from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from vfl.runtime import Runtime
-from vfl.vertical.feature_models import build_feature_model
-from vfl.vertical.team import Team
+from vfl.core.feature_models import build_feature_model
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
+from vfl.core.team import Team
+from vfl.runs.runtime import Runtime
 
 ROUNDS = 3
 SIZE = 2
@@ -47,12 +47,12 @@ def train(server: HeadServer) -> None:
 @pytest.mark.parametrize("staleness", [release(0), 2])
 def test_several_processes_compute_what_one_does(build, monkeypatch, staleness: int):
     batch, forward = Runtime.batch, Runtime.forward
-    monkeypatch.setattr("parties.build.build_feature_model", lambda *args: build_feature_model(*args).double())
-    monkeypatch.setattr("parties.build.check_embedding", lambda *args: None)
+    monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *args: build_feature_model(*args).double())
+    monkeypatch.setattr("vfl.core.build.check_embedding", lambda *args: None)
     monkeypatch.setattr(Tensor, "float", lambda tensor: tensor)
     monkeypatch.setattr(Runtime, "batch", lambda *args: batch(*args).double())
     monkeypatch.setattr(Runtime, "forward", lambda *args: forward(*args).to(torch.float32))
-    monkeypatch.setattr("vfl.random._global_generator", nullcontext())  # of which each process has its own
+    monkeypatch.setattr("vfl.base.random._global_generator", nullcontext())  # of which each process has its own
     # Batches of 11 make unequal parts; learning rate and narrow layers let an error grow tenfold in an exchange.
     sections: dict[str, Any] = {
         "data": {"dataset": {"kind": "digits"}, "train_samples": 33, "test_samples": 9, "partition": {"rows": 1}},

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.wire.codec import (
+from vfl.compression.codec import (
     CodecError,
     ValueType,
     decode,

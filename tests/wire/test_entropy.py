@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vfl.wire import entropy
-from vfl.wire.codec import ValueType, decode, encode, frame_info
-from vfl.wire.entropy import bits_size
-from vfl.wire.messages import CodecError
+from vfl.compression import entropy
+from vfl.compression.codec import ValueType, decode, encode, frame_info
+from vfl.compression.entropy import bits_size
+from vfl.messages.messages import CodecError
 
 WIDTHS: dict[ValueType, int] = {"int8": 8, "int4": 4, "int2": 2}
 HEADER = 17

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from scripts.lab.benchmarks.memory import peak_bytes
 from vfl.config import ConfigError
-from vfl.wire import frame
-from vfl.wire.frame import (
+from vfl.messages.messages import PARTS, Kind, Message, MessageError, Part, PartKind
+from vfl.parties.network.wire import frame
+from vfl.parties.network.wire.frame import (
     HEADER_BYTES,
     MAX_PARTS,
     MAX_SETTINGS_BYTES,
@@ -22,7 +23,6 @@ from vfl.wire.frame import (
     pack,
     unpack,
 )
-from vfl.wire.messages import PARTS, Kind, Message, MessageError, Part, PartKind
 
 RUN = "0123456789abcdef"
 SMALL = 64

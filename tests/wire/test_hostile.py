@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from vfl.compression.codec import CodecError, ValueType, decode, encode
+from vfl.compression.sparsify import sparsify
 from vfl.config.wire import WireConfig
-from vfl.lightweighting.sparsify import sparsify
-from vfl.vertical.compressors import magnitude
-from vfl.vertical.embeddings import Compressor, EmbeddingReceiver
-from vfl.wire.codec import CodecError, ValueType, decode, encode
-from vfl.wire.control import SampleRange
-from vfl.wire.frame import Assembler, cut
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
-from vfl.wire.session import Goodbye, Hello, check_run
+from vfl.core.compressors import magnitude
+from vfl.core.embeddings import Compressor, EmbeddingReceiver
+from vfl.messages.control import SampleRange
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.network.wire.frame import Assembler, cut
+from vfl.parties.network.wire.session import Goodbye, Hello, check_run
 
 RUN = "0123456789abcdef"
 ROWS, WIDTH = 6, 5

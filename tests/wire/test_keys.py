@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.wire.keys import LONGEST_KEY, key_bytes, keys_part, presence_part, read_keys, read_presence
-from vfl.wire.messages import MessageError
+from vfl.messages.keys import LONGEST_KEY, key_bytes, keys_part, presence_part, read_keys, read_presence
+from vfl.messages.messages import MessageError
 
 KEYS = st.lists(st.binary(min_size=1, max_size=LONGEST_KEY), min_size=1, max_size=50)
 CELLS = st.lists(st.text(st.characters(codec="utf-8"), max_size=20), min_size=1, max_size=3)

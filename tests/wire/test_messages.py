@@ -1,6 +1,6 @@
 import pytest
 
-from vfl.wire.messages import PARTS, REPLIES, SESSION, Kind, Message, MessageError, check_reply, control
+from vfl.messages.messages import PARTS, REPLIES, SESSION, Kind, Message, MessageError, check_reply, control
 
 REQUEST = Message(Kind.END_ROUND, 4, 1)
 

@@ -3,6 +3,7 @@
 A user's mistake becomes one line of ``ConfigError`` that names the field and the fix.
 """
 
+from vfl.base.errors import ConfigError
 from vfl.config.experiment import ExperimentConfig, TrainingConfig
 from vfl.config.files import (
     changed_keys,
@@ -15,7 +16,6 @@ from vfl.config.files import (
 from vfl.config.models import FeatureModelConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
-from vfl.errors import ConfigError
 
 __all__ = [
     "ConfigError",

@@ -6,13 +6,13 @@ FEATURE_MODELS = Registry(
     "lvfl.feature_models",
     "feature model",
     {
-        "vgg16": "models.convolution:vgg16",
-        "vgg11": "models.convolution:vgg11",
-        "cnn": "models.convolution:small_cnn",
-        "mlp": "models.table:mlp",
-        "given": "vfl.vertical.feature_models:given_model",
+        "vgg16": "vfl.models.convolution:vgg16",
+        "vgg11": "vfl.models.convolution:vgg11",
+        "cnn": "vfl.models.convolution:small_cnn",
+        "mlp": "vfl.models.table:mlp",
+        "given": "vfl.core.feature_models:given_model",
     },
-    "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
+    "a callable that makes a torch.nn.Module of a vfl.models.features.ModelSpec",
 )
 """`models.feature.kind`: functions that return a new model for a sample's tensors, drawn from torch's global
 generator."""
@@ -21,19 +21,19 @@ CLASSIFIERS = Registry(
     "lvfl.classifiers",
     "classifier",
     {
-        "logistic": "models.classifiers:logistic",
-        "mlp": "models.classifiers:mlp",
-        "lenet": "models.pooled_cnn:lenet",
-        "cnn_tsfl": "models.pooled_cnn:tsfl_cnn",
-        "cnn_six_layer": "models.pooled_cnn:six_layer_cnn",
-        "cnn_mcmahan": "models.pooled_cnn:mcmahan_cnn",
-        "vgg11": "models.classifiers:vgg11",
-        "vgg11_bn": "models.classifiers:vgg11_bn",
-        "resnet18": "models.classifiers:resnet18",
-        "resnet18_gn": "models.classifiers:resnet18_gn",
-        "char_lstm": "models.char_lstm:char_lstm",
+        "logistic": "vfl.horizontal.models.classifiers:logistic",
+        "mlp": "vfl.horizontal.models.classifiers:mlp",
+        "lenet": "vfl.horizontal.models.pooled_cnn:lenet",
+        "cnn_tsfl": "vfl.horizontal.models.pooled_cnn:tsfl_cnn",
+        "cnn_six_layer": "vfl.horizontal.models.pooled_cnn:six_layer_cnn",
+        "cnn_mcmahan": "vfl.horizontal.models.pooled_cnn:mcmahan_cnn",
+        "vgg11": "vfl.horizontal.models.classifiers:vgg11",
+        "vgg11_bn": "vfl.horizontal.models.classifiers:vgg11_bn",
+        "resnet18": "vfl.horizontal.models.classifiers:resnet18",
+        "resnet18_gn": "vfl.horizontal.models.classifiers:resnet18_gn",
+        "char_lstm": "vfl.horizontal.models.char_lstm:char_lstm",
     },
-    "a callable that makes a torch.nn.Module of a models.features.ClassifierSpec",
+    "a callable that makes a torch.nn.Module of a vfl.models.features.ClassifierSpec",
 )
 """`models.classifier.kind`: functions that return a new model, drawn from torch's global generator."""
 
@@ -48,8 +48,8 @@ SOURCES = Registry(
         "cifar100": "vfl.data.sources.published:cifar100",
         "svhn": "vfl.data.sources.published:svhn",
         "image_folder": "vfl.data.sources.image_folder:image_folder",
-        "leaf": "vfl.data.sources.leaf:leaf",
-        "text": "vfl.data.sources.text:text",
+        "leaf": "vfl.horizontal.data.leaf:leaf",
+        "text": "vfl.horizontal.data.text:text",
         "tables": "vfl.data.tables.source:Tables",
         "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
         "objects": "vfl.data.sources.objects:Objects",
@@ -84,8 +84,8 @@ ALGORITHMS = Registry(
 COMPRESSORS = Registry(
     "lvfl.compressors",
     "compressor",
-    {"magnitude": "vfl.vertical.compressors:magnitude"},
-    "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
+    {"magnitude": "vfl.core.compressors:magnitude"},
+    "a callable that makes a vfl.core.embeddings.Compressor of the section `wire`",
 )
 """`wire.compressor`"""
 
@@ -93,9 +93,9 @@ CONTROLLERS = Registry(
     "lvfl.controllers",
     "controller",
     {
-        "fixed": "vfl.lightweighting.controllers:fixed",
-        "deadline": "vfl.lightweighting.controllers:deadline",
+        "fixed": "vfl.core.costs.controllers:fixed",
+        "deadline": "vfl.core.costs.controllers:deadline",
     },
-    "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.ControllerContext",
+    "a callable that makes a vfl.core.costs.schedule.Assign of a vfl.core.costs.controllers.ControllerContext",
 )
 """`lightweighting.controller`"""

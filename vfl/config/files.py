@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import ValidationError
 
+from vfl.base.errors import ConfigError, one_line
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.registry import did_you_mean, nearest
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
-from vfl.errors import ConfigError, one_line
 
 S = TypeVar("S", bound=Section)
 

@@ -3,8 +3,8 @@
 from importlib.resources import files
 from pathlib import Path
 
+from vfl.base.errors import ConfigError
 from vfl.config.registry import nearest
-from vfl.errors import ConfigError
 
 
 def shipped_folder() -> Path:

@@ -31,6 +31,8 @@ WINDOW = 1000
 """Latest rows that are compared."""
 FEWEST = 200
 """Fewest rows from which a shift is told: with fewer the index is large by chance."""
+DRIFT = "drift.json"
+"""A party's file of it, in its folder."""
 SHIFTED = 0.25
 
 

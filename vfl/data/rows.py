@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vfl.errors import ConfigError, one_line
+from vfl.base.errors import ConfigError, one_line
 
 DIGESTED = 256
 """Number of evenly spaced rows whose digest identifies such data when a run continues."""

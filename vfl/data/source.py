@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.features import Features
+from vfl.base.digest import weights_digest
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.experiment import ExperimentConfig
@@ -22,7 +22,7 @@ from vfl.data.drift import Histograms
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.rows import Rows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
-from vfl.digest import weights_digest
+from vfl.models.features import Features
 from vfl.runs.checkpoint import State
 
 

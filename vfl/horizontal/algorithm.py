@@ -19,13 +19,13 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from vfl.base.random import generator
 from vfl.config import OptimizerConfig
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.horizontal.sampling import sample_by_groups
-from vfl.random import generator
 
 Vectors = dict[str, Tensor]
 """Vectors [P] (or scalars) by name: a server's state, a client's state, or what travels."""

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vfl.base.random import generator
 from vfl.horizontal.algorithm import Report
 from vfl.horizontal.devices import Work
 from vfl.horizontal.fleet import Assignment
 from vfl.horizontal.local import LocalResult
 from vfl.horizontal.trainer import HorizontalTrainer, report_metrics, spent, spent_since
-from vfl.random import generator
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 

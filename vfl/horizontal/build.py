@@ -6,15 +6,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from models.features import ClassifierSpec
+from vfl.base.digest import weights_digest
+from vfl.base.macs import count_macs
+from vfl.base.random import seeded
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.components import ALGORITHMS, CLASSIFIERS
-from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset
-from vfl.digest import weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
+from vfl.horizontal.data.partition import SamplePartition
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import DistributedEngine
@@ -24,10 +25,9 @@ from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
-from vfl.macs import count_macs
-from vfl.random import seeded
-from vfl.runs.workers import SingleProcess, Workers
-from vfl.runtime import Runtime, use_threads_for
+from vfl.models.features import ClassifierSpec
+from vfl.runs.runtime import Runtime, use_threads_for
+from vfl.runs.torchrun_group import SingleProcess, Workers
 
 
 def assemble(

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vfl.amounts import exact
+from vfl.base.amounts import exact
+from vfl.base.random import generator
 from vfl.config import ConfigError
 from vfl.config.horizontal import HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
-from vfl.random import generator
 
 ROUNDS_TRIED = 10
 """Rounds in at least one of which some client must do enough steps; otherwise the run is refused."""

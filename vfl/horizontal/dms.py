@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.base.random import generator
 from vfl.config import OptimizerConfig
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.schedules import largest
@@ -30,7 +31,6 @@ from vfl.horizontal.algorithm import (
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.random import generator
 
 GRADIENT_STATISTICS = "gradient_statistics"
 """Upload beside the change if G or sigma is estimated: two numbers."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vfl.horizontal.flat import FlatModel
 from vfl.runs.loop import Metrics, finite
-from vfl.runtime import Runtime
+from vfl.runs.runtime import Runtime
 
 
 @dataclass(eq=False)

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from vfl.base.costs import PartyCosts
+from vfl.base.random import stream_seed
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import value_at
-from vfl.costs import PartyCosts
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.client_states import ClientStates
 from vfl.horizontal.devices import Work
@@ -20,7 +21,6 @@ from vfl.horizontal.engines.sequential import Engine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.horizontal.traffic import book_message
-from vfl.random import stream_seed
 from vfl.runs.checkpoint import State
 
 STATISTICS = "statistics"

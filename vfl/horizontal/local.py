@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vfl.random import generator
+from vfl.base.random import generator
 
 
 @dataclass(frozen=True, eq=False)

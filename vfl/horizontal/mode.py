@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vfl.amounts import amount
-from vfl.cli import numbers_table, print_table
+from vfl.base.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.horizontal.partition import SamplePartition, partition_samples
-from vfl.data.horizontal.summary import class_counts, draw_split, split_table
+from vfl.config.console import numbers_table, print_table
 from vfl.data.source import open_source, prepare_whole
 from vfl.horizontal.build import assemble
-from vfl.runs.experiments.mode import Built, Mode, Stage
+from vfl.horizontal.data.partition import SamplePartition, partition_samples
+from vfl.horizontal.data.summary import class_counts, draw_split, split_table
 from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.mode import Built, Mode, Stage
 
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:

@@ -6,11 +6,11 @@ of these vectors has (``vfl/wire``): a test packs messages and compares.
 
 from collections.abc import Mapping, Sequence
 
+from vfl.base.costs import Direction, PartyCosts
+from vfl.compression.codec import dense_frame_size
 from vfl.config.horizontal import HorizontalConfig
-from vfl.costs import Direction, PartyCosts
 from vfl.horizontal.flat import FlatModel
-from vfl.wire.codec import dense_frame_size
-from vfl.wire.messages import MESSAGE_BYTES, PART_BYTES, control
+from vfl.messages.messages import MESSAGE_BYTES, PART_BYTES, control
 
 
 def frame_bytes(entries: int) -> int:

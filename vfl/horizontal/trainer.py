@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vfl.base.costs import total_costs
+from vfl.base.digest import check_same_data, weights_digest
 from vfl.config import ExperimentConfig
-from vfl.costs import total_costs
-from vfl.digest import check_same_data, weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.evaluation import Evaluator

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vfl.metrics import is_better, shown, title
+from vfl.base.metrics import is_better, shown, title
 from vfl.runs.atomic import naming, write_atomically
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Callback, Metrics, TrainingLoop, Viewer, Watched

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
-from vfl.errors import ConfigError, Diverged
+from vfl.base.errors import ConfigError, Diverged
 from vfl.runs.checkpoint import CheckpointStore, State
 
 Metrics = dict[str, float]

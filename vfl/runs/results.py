@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from vfl.base.costs import shares_saved
+from vfl.base.metrics import is_better, reached
 from vfl.config import ConfigError
-from vfl.costs import shares_saved
-from vfl.metrics import is_better, reached
 from vfl.runs.run_folder import Row, read_rows, read_summary
 
 CLOCK = "simulated_time_s/total"

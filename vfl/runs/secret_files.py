@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vfl.errors import ConfigError
+from vfl.base.errors import ConfigError
 
 SHORTEST = 16
 """Characters."""

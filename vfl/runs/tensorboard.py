@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from vfl.metrics import title as metric_title
+from vfl.base.metrics import title as metric_title
 from vfl.runs.atomic import naming
 from vfl.runs.loop import Metrics, Viewer, Watched
 from vfl.runs.results import CLOCK

@@ -15,10 +15,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from parties.predict import predict_in_process
+from vfl.base.metrics import two_class_metrics
 from vfl.config import load_config
-from vfl.metrics import two_class_metrics
-from vfl.runs.experiments.run import run_experiment
+from vfl.predict.predict import predict_in_process
+from vfl.runs.run import run_experiment
 
 CONFIG = Path(__file__).with_name("flights.yaml").resolve()
 SEEDS = (0, 1, 2)

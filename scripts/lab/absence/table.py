@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from scripts.lab.studies.page import spread
-from vfl.runs.reports.runs import ReportedRun, load_subject
+from vfl.reports.runs import ReportedRun, load_subject
 
 
 def by_size(run: ReportedRun) -> dict[int, float]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from parties.remote.tls.certificates import SERVER, Peer
-from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
-from parties.remote.transport.security import load_identity
 from scripts.lab.benchmarks.workbench import JOIN_S, Workplace, child
 from vfl.config import ExperimentConfig, NetworkConfig, load_config
-from vfl.wire.frame import PIECE_BYTES
+from vfl.parties.network.tls.certificates import SERVER, Peer
+from vfl.parties.network.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
+from vfl.parties.network.transport.security import load_identity
+from vfl.parties.network.wire.frame import PIECE_BYTES
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave
-from vfl.lightweighting.sparsify import sparsify
-from vfl.random import generator
-from vfl.wire.codec import ValueType, decode, dense_frame_size, encode, entropy_bound_bytes, frame_info
+from vfl.base.random import generator
+from vfl.compression.codec import ValueType, decode, dense_frame_size, encode, entropy_bound_bytes, frame_info
+from vfl.compression.sparsify import sparsify
 
 WARM_UP = 3
 DENSITIES = (1.0, 0.8, 0.5, 0.3, 0.1, 0.05, 0.01)

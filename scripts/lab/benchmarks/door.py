@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from scripts.lab.benchmarks.paired import Options
-from vfl.cli import DONE
+from vfl.config.console import DONE
 
 
 class Benchmark(NamedTuple):

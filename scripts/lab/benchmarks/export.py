@@ -12,13 +12,13 @@ from statistics import median
 
 import torch
 
-from models.features import Features, ModelSpec
 from scripts.lab.benchmarks.paired import Options, Result, interleave, ratios
-from vfl.export import INPUT, OUTPUT, check_tools, export_model, open_onnx
-from vfl.lightweighting.pruning import StructuredPruner
-from vfl.macs import count_macs, count_parameters
-from vfl.random import generator, seeded
-from vfl.vertical.feature_models import build_feature_model
+from vfl.base.macs import count_macs, count_parameters
+from vfl.base.random import generator, seeded
+from vfl.compression.pruning import StructuredPruner
+from vfl.core.export_model import INPUT, OUTPUT, check_tools, export_model, open_onnx
+from vfl.core.feature_models import build_feature_model
+from vfl.models.features import Features, ModelSpec
 
 WARM_UP = 3
 SIDE = 16

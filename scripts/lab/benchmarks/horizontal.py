@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.features import ClassifierSpec
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Result, interleave, required_ratio
+from vfl.base.random import generator, seeded
 from vfl.config import parse_config
 from vfl.config.components import CLASSIFIERS
-from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
+from vfl.horizontal.data.partition import SamplePartition
 from vfl.horizontal.trainer import SynchronousTrainer
-from vfl.random import generator, seeded
-from vfl.runs.workers import SingleProcess
-from vfl.runtime import start_runtime
+from vfl.models.features import ClassifierSpec
+from vfl.runs.runtime import start_runtime
+from vfl.runs.torchrun_group import SingleProcess
 
 WARM_UP = 1
 SHAPE = (1, 28, 28)

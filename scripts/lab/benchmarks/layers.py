@@ -10,9 +10,9 @@ from statistics import median
 import torch
 from torch import nn
 
-from models.convolution import VGG_BLOCKS, Convolution, fast_convolution, plain_convolution, scaled_width
 from scripts.lab.benchmarks.paired import Options, Result, interleave, ratios, required_ratio
-from vfl.random import generator
+from vfl.base.random import generator
+from vfl.models.convolution import VGG_BLOCKS, Convolution, fast_convolution, plain_convolution, scaled_width
 
 WARM_UP = 3
 SIDE = 16

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from models.features import ModelSpec
+from vfl.models.features import ModelSpec
 
 LIGHT = "light"
 """Name of the model in the processes of the workbench."""

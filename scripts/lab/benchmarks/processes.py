@@ -13,7 +13,7 @@ from scripts.lab.benchmarks.paired import Options, Raw, Requirement, Result, int
 from scripts.lab.benchmarks.shaped_link import Shape
 from scripts.lab.benchmarks.vertical import WARM_UP, Lightweight, draw, make_config
 from scripts.lab.benchmarks.workbench import Federation, echoing
-from vfl.runs.experiments.pool import cores
+from vfl.sweeps.pool import cores
 
 LAYOUT = "float32 NCHW"
 FRAME_BYTES = 1_000_000

@@ -6,13 +6,13 @@ from statistics import median
 
 import torch
 
-from models.features import Features, ModelSpec
-from parties.speed import PartyStep
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave, ratios
-from vfl.macs import count_macs, count_parameters
-from vfl.random import generator, seeded
-from vfl.runtime import Runtime
-from vfl.vertical.feature_models import build_feature_model
+from vfl.base.macs import count_macs, count_parameters
+from vfl.base.random import generator, seeded
+from vfl.core.feature_models import build_feature_model
+from vfl.models.features import Features, ModelSpec
+from vfl.plan.tune import PartyStep
+from vfl.runs.runtime import Runtime
 
 WARM_UP = 2
 SIDE = 16

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from scripts.lab.benchmarks.paired import Options, Result, as_text
 from vfl.runs.atomic import write_atomically
-from vfl.runs.experiments.pool import cores
+from vfl.sweeps.pool import cores
 
 _SCALES = {"s": ((1e-3, "ms"), (1e-6, "µs")), "bytes": ((1e6, "MB"),)}
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parties.build import TrainingLabels
 from scripts.lab.benchmarks.memory import in_fresh_process, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave, required_ratio
 from scripts.lab.benchmarks.vertical import Bare, Drawn, Lightweight
+from vfl.base.random import generator
 from vfl.config import ExperimentConfig, parse_config
+from vfl.core.build import TrainingLabels
+from vfl.core.tasks import Classification
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.data.tables.arrow import pa, pa_csv
 from vfl.data.tables.preparation import TablePreparation
-from vfl.random import generator
-from vfl.vertical.tasks import Classification
 
 ROWS = 100_000
 COLUMNS = {"guest": 30, "host": 300}

@@ -1,6 +1,6 @@
 """LVFL in one process against the bare PyTorch loop on the same split model: throughput, codec share, memory.
 
-The bare loop is ``vfl.vertical.joint.JointTrainer``.
+The bare loop is ``vfl.core.joint.JointTrainer``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,23 +13,23 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.features import Features
-from parties.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
-from parties.head_server import HeadServer
-from parties.local import ConcurrentLink, links_to
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave, ratios, required_ratio
 from scripts.lab.benchmarks.report import describe_machine
+from vfl.base.random import generator, seeded
 from vfl.config import ExperimentConfig, parse_config
+from vfl.core.batches import batch_rows
+from vfl.core.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
+from vfl.core.feature_models import build_feature_model
+from vfl.core.joint import JointTrainer
+from vfl.core.local import ConcurrentLink, links_to
+from vfl.core.server import HeadServer
+from vfl.core.tasks import Classification
 from vfl.data.files import Labels
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
-from vfl.random import generator, seeded
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.feature_models import build_feature_model
-from vfl.vertical.joint import JointTrainer
-from vfl.vertical.tasks import Classification
+from vfl.models.features import Features
+from vfl.runs.runtime import start_runtime
 
 WARM_UP = 2
 SIDE = 16

@@ -15,32 +15,32 @@ from typing import Self, TypeVar
 import torch
 from rich.console import Console
 
-from parties.build import build_head_server, build_roster
-from parties.remote.joining import DataDigests, Expected
-from parties.remote.local_launch import process_configs
-from parties.remote.party.dialer import Dialer
-from parties.remote.party.inbox import Over
-from parties.remote.party.party_process import run_party
-from parties.remote.server.hub import Hub
-from parties.remote.server.link import RemoteLink
-from parties.remote.server.server_process import server_labels
-from parties.remote.supervisor import make_keys, write_configs
-from parties.remote.tls.certificates import SERVER
-from parties.remote.training_terms import expected_of
-from parties.remote.transport.security import load_identity
 from scripts.lab.benchmarks.light_model import LIGHT, LightModel
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.benchmarks.vertical import CLASSES, Stepped, random_data
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
 from vfl.config.components import FEATURE_MODELS
+from vfl.core.build import build_head_server, build_roster
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split
 from vfl.data.split import write_split
+from vfl.messages.messages import SESSION, Buffer, Kind, Message, Part, PartKind
+from vfl.parties.launch.local_launch import process_configs
+from vfl.parties.launch.supervisor import make_keys, write_configs
+from vfl.parties.network.admission import DataDigests, Expected
+from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.inbox import Over
+from vfl.parties.network.party.party_process import run_party
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.server_process import server_labels
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import expected_of
+from vfl.parties.network.transport.security import load_identity
+from vfl.parties.network.wire.session import Hello
 from vfl.runs.atomic import write_atomically
-from vfl.runtime import start_runtime
-from vfl.wire.messages import SESSION, Buffer, Kind, Message, Part, PartKind
-from vfl.wire.session import Hello
+from vfl.runs.runtime import start_runtime
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
-from parties.remote.local_launch import prepare, process_configs
-from parties.remote.supervisor import SERVER, Supervisor, party_command
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.studies.plots import Panel, draw_panels
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ExperimentConfig, load_config
+from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.parties.launch.local_launch import prepare, process_configs
+from vfl.parties.launch.supervisor import SERVER, Supervisor, party_command
 from vfl.runs.run_folder import PROCESSES, Row, check_run, read_rows
 
 CONFIG = Path(__file__).with_name("processes.yaml")

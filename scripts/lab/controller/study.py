@@ -18,23 +18,23 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from parties.local import build_in_process
 from scripts.lab.studies.command import whole_numbers
 from scripts.lab.studies.plots import Panel, draw_bars, draw_panels
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, StudyRun, load_results
-from vfl.cli import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr
 from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.config.console import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr
 from vfl.config.devices import DeviceConfig, SimulationConfig
-from vfl.lightweighting.forecast import Forecast
-from vfl.lightweighting.schedule import Ratios
+from vfl.core.batches import steps_in_round
+from vfl.core.costs.forecast import Forecast
+from vfl.core.costs.schedule import Ratios
+from vfl.core.local import build_in_process
+from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
-from vfl.runs.experiments.executor import Resources
-from vfl.runs.experiments.where import open_executor
-from vfl.runs.reports.markdown import table
 from vfl.runs.run_folder import LOG, Row
-from vfl.runtime import start_runtime
-from vfl.vertical.batches import steps_in_round
+from vfl.runs.runtime import start_runtime
+from vfl.sweeps.choose_executor import open_executor
+from vfl.sweeps.executor import Resources
 
 ALPHAS, BETAS = (0.0, 0.3, 0.5, 0.7), (0.0, 0.3, 0.6, 0.85)
 DEADLINE: dict[str, object] = {"controller": "deadline", "seconds_per_exchange": "auto"}

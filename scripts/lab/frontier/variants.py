@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import parties.build
-import parties.feature_party
 import vfl
-from parties.feature_party import FeatureParty
+import vfl.core.build
+import vfl.core.party
+from vfl.base.macs import count_macs
+from vfl.compression.dependency import Shadow
+from vfl.compression.pruning import StructuredPruner
+from vfl.compression.shrink import PrunableOptimizer
 from vfl.config.files import parse_overrides, read_yaml
 from vfl.config.lightweighting import PruningConfig
-from vfl.leakage.defences import Open
-from vfl.lightweighting.dependency import Shadow
-from vfl.lightweighting.pruning import StructuredPruner
-from vfl.lightweighting.shrink import PrunableOptimizer
-from vfl.macs import count_macs
-from vfl.wire.messages import Message
+from vfl.core.party import FeatureParty
+from vfl.core.privacy.defences import Open
+from vfl.messages.messages import Message
 
 PROTOCOL = Path(__file__).with_name("variants.yaml")
 FLOOR = 0.2
@@ -176,19 +176,19 @@ def pruner_of(one_threshold: bool, taylor: bool) -> Any:
 
 def train(base: str, settings: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
     """Train a method; return its accuracy and costs."""
-    ours, theirs = parties.feature_party.build_pruner, parties.build.FeatureParty
+    ours, theirs = vfl.core.party.build_pruner, vfl.core.build.FeatureParty
     if method.get("pruning"):
         flags = method["pruning"]
-        parties.feature_party.build_pruner = pruner_of("global" in flags, "taylor" in flags)
+        vfl.core.party.build_pruner = pruner_of("global" in flags, "taylor" in flags)
         party = type("Party", (VariantParty,), {"sparse": "sparse" in flags, "distils": "distilled" in flags})
-        parties.build.FeatureParty = party  # pyright: ignore[reportAttributeAccessIssue]
+        vfl.core.build.FeatureParty = party  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             run = vfl.train(base, {**settings, **method.get("settings", {})}, run_dir=Path(folder) / "run")
             summary = run.summary
             return {"test_accuracy": summary["test_accuracy"], "train_macs": summary["train_macs"]}
     finally:
-        parties.feature_party.build_pruner, parties.build.FeatureParty = ours, theirs
+        vfl.core.party.build_pruner, vfl.core.build.FeatureParty = ours, theirs
 
 
 def main(path: Path, overrides: Sequence[str]) -> None:

@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import vfl
-from parties.audit import watch
-from parties.trained_run import load_trained
-from vfl.config.files import read_yaml
-from vfl.leakage.audit import (
+from vfl.audit.audit import (
     DIRECTION,
     INVERSION,
     NORM,
@@ -30,7 +27,10 @@ from vfl.leakage.audit import (
     attacks_on_labels,
     attacks_with_gradients,
 )
-from vfl.metrics import reached
+from vfl.audit.watch_run import watch
+from vfl.base.metrics import reached
+from vfl.config.files import read_yaml
+from vfl.predict.trained_run import load_trained
 from vfl.runs.run_folder import read_summary
 
 COSTS = ("uplink_bytes", "downlink_bytes", "train_macs")

@@ -67,7 +67,7 @@ def main() -> None:
     config = write_tables(arguments.folder, arguments.keys, arguments.owners)
     for earlier in arguments.folder.glob("*.match"):
         earlier.unlink()
-    command = [sys.executable, "-m", "lvfl", "align", str(config), "--processes", "--run-dir"]
+    command = [sys.executable, "-m", "vfl", "align", str(config), "--processes", "--run-dir"]
     started_s = time.monotonic()
     process = subprocess.Popen([*command, str(arguments.folder / "run")])
     most_rss, most_pss = 0.0, 0.0

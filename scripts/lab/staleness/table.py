@@ -7,7 +7,7 @@ accuracy that the worse of its runs ends with, by staleness and as a share of th
 import sys
 from pathlib import Path
 
-from vfl.runs.reports.runs import ReportedRun, load_subject
+from vfl.reports.runs import ReportedRun, load_subject
 
 
 def main(sweep: Path) -> None:

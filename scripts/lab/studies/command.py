@@ -13,14 +13,14 @@ from scripts.lab.benchmarks.report import describe_machine
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyRun
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
+from vfl.base.errors import TryLater
 from vfl.config import ConfigError
-from vfl.errors import TryLater
+from vfl.config.console import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
 from vfl.runs.atomic import write_atomically
-from vfl.runs.experiments.executor import Resources
-from vfl.runs.experiments.sweep_view import names
-from vfl.runs.experiments.where import open_executor
 from vfl.runs.run_folder import LOG
+from vfl.sweeps.choose_executor import open_executor
+from vfl.sweeps.executor import Resources
+from vfl.sweeps.sweep_view import names
 
 
 def add_study_arguments(parser: OneLineParser) -> None:

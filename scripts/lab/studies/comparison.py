@@ -8,8 +8,8 @@ from scripts.lab.studies.page import Values, beats, last_accuracies, matched, pe
 from scripts.lab.studies.plots import Panel, curves_of, draw_panels
 from scripts.lab.studies.runs import StudyResult, StudyRun
 from scripts.lab.studies.study import Study, horizontal_studies
-from vfl.amounts import amount
-from vfl.runs.reports.markdown import section, table
+from vfl.base.amounts import amount
+from vfl.reports.markdown import section, table
 from vfl.runs.results import CLOCK
 
 HEADINGS = (

@@ -10,9 +10,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.executor import QueuedRun
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run_folder import check_run, open_run, read_rows
+from vfl.sweeps.executor import QueuedRun
 
 
 class Fork(NamedTuple):

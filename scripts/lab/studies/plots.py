@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.lab.studies.runs import ACCURACY, StudyResult
-from vfl.runs.reports.style import COLORS, curve_style, dress, legend_below, new_figure
+from vfl.runs.diagram_style import COLORS, curve_style, dress, legend_below, new_figure
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """x ascending, y."""

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from scripts.lab.studies.forks import Fork, SaveForks, needed_rounds, remove_spent_forks, start_from_fork
 from scripts.lab.studies.runs import StudyRun
-from vfl.costs import shares_saved
-from vfl.runs.experiments.executor import AnyExecutor, Event, QueuedRun, RunEnded
-from vfl.runs.experiments.sweep_view import SweepView
+from vfl.base.costs import shares_saved
 from vfl.runs.loop import Callback
 from vfl.runs.run_folder import is_finished, read_summary
+from vfl.sweeps.executor import AnyExecutor, Event, QueuedRun, RunEnded
+from vfl.sweeps.sweep_view import SweepView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+from vfl.base.costs import savings
 from vfl.config import ExperimentConfig
-from vfl.costs import savings
 from vfl.runs.results import CLOCK, RunResult, read_result
 from vfl.runs.run_folder import Row, is_finished
 

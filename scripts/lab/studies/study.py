@@ -11,7 +11,7 @@ from scripts.lab.studies.runs import StudyRun
 from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
 from vfl.config.settings import Section
-from vfl.runs.experiments.sweep_plan import Settings
+from vfl.sweeps.sweep_plan import Settings
 
 
 class Study(Section):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shorthand import check_rows
 from torch import Tensor
 
-from vfl.data.horizontal.by_label import DIRICHLET_TRIES, _apportion, classes, dirichlet, shards
+from vfl.horizontal.data.by_label import DIRICHLET_TRIES, _apportion, classes, dirichlet, shards
 
 SEEDS = st.integers(0, 2**40)
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(torch.tensor)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from vfl.config import ConfigError, parse_config
 from vfl.config.horizontal import SamplePartitionConfig
-from vfl.data.horizontal.by_label import classes, dirichlet, shards
-from vfl.data.horizontal.partition import SamplePartition, partition_samples
-from vfl.data.horizontal.unlabelled import gaussian, iid, natural
 from vfl.data.samples import Owners, Samples
+from vfl.horizontal.data.by_label import classes, dirichlet, shards
+from vfl.horizontal.data.partition import SamplePartition, partition_samples
+from vfl.horizontal.data.unlabelled import gaussian, iid, natural
 
 COUNT = 400
 KINDS = ("iid", "classes", "shards", "dirichlet", "gaussian", "natural")

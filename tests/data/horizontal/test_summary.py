@@ -7,9 +7,9 @@ from matplotlib.image import imread
 from rich.console import Console
 from torch import Tensor
 
-from vfl.data.horizontal.by_label import classes
-from vfl.data.horizontal.partition import SamplePartition
-from vfl.data.horizontal.summary import class_counts, draw_split, split_table
+from vfl.horizontal.data.by_label import classes
+from vfl.horizontal.data.partition import SamplePartition
+from vfl.horizontal.data.summary import class_counts, draw_split, split_table
 
 NAMES = tuple("abcdefghijkl")
 

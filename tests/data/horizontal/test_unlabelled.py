@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shorthand import check_rows
 from torch import Tensor
 
-from vfl.data.horizontal.unlabelled import GAUSSIAN_MEANS, GAUSSIAN_STD, gaussian, iid
+from vfl.horizontal.data.unlabelled import GAUSSIAN_MEANS, GAUSSIAN_STD, gaussian, iid
 
 SEEDS = st.integers(0, 2**40)
 

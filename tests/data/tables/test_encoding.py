@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.features import ModelSpec, TableFeatures
-from models.table import TableMLP
+from vfl.core.feature_models import check_feature_model
 from vfl.data.samples import Samples
 from vfl.data.tables.preparation import TablePreparation
-from vfl.vertical.feature_models import check_feature_model
+from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.table import TableMLP
 
 
 @given(

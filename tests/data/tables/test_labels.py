@@ -9,10 +9,10 @@ from made_runs import vertical_rows, vertical_summary, write_run
 
 import vfl
 from vfl.config import ConfigError, parse_config
+from vfl.core.costs.summary_table import summary_table
 from vfl.data.source import LabelData, open_source
-from vfl.runs.reports.runs import load_subject
-from vfl.runs.reports.tables import settings_table
-from vfl.vertical.table import summary_table
+from vfl.reports.runs import load_subject
+from vfl.reports.tables import settings_table
 
 ROWS = 40
 

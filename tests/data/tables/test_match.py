@@ -8,7 +8,7 @@ import torch
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
-from vfl.data.tables.match import Match, keys_digest, read_match, write_match
+from vfl.data.tables.matching_result import Match, keys_digest, read_match, write_match
 from vfl.data.tables.source import Tables
 
 FEATURES = {"bank": ["age"], "shop": ["spent"]}

@@ -11,16 +11,16 @@ import torch
 from rich.console import Console
 from two_tables import sections_of, write_tables
 
-from parties.local import InProcess
-from parties.predict import predict_new_rows
-from parties.remote.party.drift import ServedDrift
-from parties.remote.party.serving import ServedTable, _outliers, _read
-from parties.trained_run import load_trained
 from vfl.config import parse_config
+from vfl.core.local import InProcess
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
-from vfl.runs.experiments.run import run_experiment
+from vfl.parties.serving.served_drift import ServedDrift
+from vfl.parties.serving.serving_party import ServedTable, _outliers, _read
+from vfl.predict.predict import predict_new_rows
+from vfl.predict.trained_run import load_trained
+from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import read_summary
 
 CELLS = pytest.mark.parametrize("cell", ["1e8", "-1e8", "1e30"])

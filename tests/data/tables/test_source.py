@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from parties.local import build_in_process
-from parties.predict import predict, predict_in_process, predict_new_rows, take_samples
 from vfl.config import parse_config
 from vfl.config.tables import TableConfig
+from vfl.core.local import build_in_process
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
-from vfl.runs.experiments.run import run_experiment
-from vfl.runtime import start_runtime
+from vfl.predict.predict import predict, predict_in_process, predict_new_rows, take_samples
+from vfl.runs.run import run_experiment
+from vfl.runs.runtime import start_runtime
 
 FLIGHTS = 120
 

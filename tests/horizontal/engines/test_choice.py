@@ -12,8 +12,8 @@ from vfl.horizontal.engines.distributed import share_out
 from vfl.horizontal.engines.sequential import SequentialEngine
 from vfl.horizontal.engines.stacked import stack_model
 from vfl.horizontal.flat import FlatModel
-from vfl.runs.workers import SingleProcess
-from vfl.runtime import Runtime
+from vfl.runs.runtime import Runtime
+from vfl.runs.torchrun_group import SingleProcess
 
 
 class Tied(nn.Module):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from shorthand import IMAGE_CLASSIFIERS, build_classifier, release
 from torch import Tensor, nn
 
-from models.small_map import SmallMapConv2d
 from vfl.config import OptimizerConfig
 from vfl.horizontal.engines import batched
 from vfl.horizontal.engines.batched import BatchedEngine
@@ -21,8 +20,9 @@ from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.runs.workers import Workers
-from vfl.runtime import Runtime
+from vfl.models.small_map import SmallMapConv2d
+from vfl.runs.runtime import Runtime
+from vfl.runs.torchrun_group import Workers
 
 ROWS = 48
 CPU = Runtime(torch.device("cpu"))

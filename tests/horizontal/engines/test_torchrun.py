@@ -226,7 +226,7 @@ def test_workers_without_the_checkpoint_are_found_out(group):
 
 def serve() -> None:
     # Imported and nothing computed: threads would not survive a fork.
-    entry = ("parties.remote.local_launch", "vfl.horizontal.mode")
+    entry = ("vfl.parties.launch.local_launch", "vfl.horizontal.mode")
     for name in ("sklearn.datasets", "torch._dynamo", "torch.distributed", *entry):
         importlib.import_module(name)
     for line in sys.stdin:
@@ -296,7 +296,7 @@ def run(order: dict[str, Any], rank: int) -> None:
 def strike(passing: int, action: str) -> None:
     """Let something happen to this worker, a signal when it is about to train its ``passing``-th client."""
     import vfl.horizontal.mode
-    import vfl.runs.experiments.run
+    import vfl.runs.run
     from vfl.horizontal.engines.sequential import SequentialEngine
 
     if action == "other data":
@@ -310,7 +310,7 @@ def strike(passing: int, action: str) -> None:
         vfl.horizontal.mode.prepare_whole = load_other  # pyright: ignore[reportPrivateImportUsage]
         return
     if action == "no checkpoint":
-        vfl.runs.experiments.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
+        vfl.runs.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
         return
     train = SequentialEngine._train  # pyright: ignore[reportPrivateUsage]
     passed = 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scripts.lab.exhaustive import exhaustive
 from scripts.lab.studies.flare.gap import measure_gaps, random_cell
 from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, split_evenly
 from vfl.horizontal.wireless.baselines import (
@@ -16,7 +17,6 @@ from vfl.horizontal.wireless.baselines import (
     pre_tuned,
 )
 from vfl.horizontal.wireless.cell import Cell, objective
-from vfl.horizontal.wireless.exhaustive import exhaustive
 from vfl.horizontal.wireless.greedy import greedy, lowers_objective
 from vfl.horizontal.wireless.linear_program import linear_program
 

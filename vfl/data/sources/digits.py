@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vfl.base.random import generator
 from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pools, in_memory
-from vfl.random import generator
 
 DIGITS_TEST_SAMPLES = 397
 """Test samples among the 1,797 digits: the same for every seed, so that no run trains on another's test images."""

@@ -15,9 +15,9 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from vfl.base.errors import one_line
 from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pool, Pools
-from vfl.errors import one_line
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.features import Features
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
 from vfl.data.sources.pooled import PooledSource
+from vfl.models.features import Features
 from vfl.runs.checkpoint import State
 
 MIN_STD = 1e-6

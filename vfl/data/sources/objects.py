@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from vfl.base.errors import ConfigError
 from vfl.config.data import DataConfig
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split
-from vfl.errors import ConfigError
 
 
 class Objects(Source):

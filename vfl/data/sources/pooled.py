@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from vfl.base.errors import one_line
+from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.data.samples import Dataset, Owners, Samples, draw_rows
 from vfl.data.source import Source
-from vfl.errors import one_line
-from vfl.random import generator
 
 TEST_ID_START = 1_000_000_000
 """First id of test samples. Ids of training samples are their rows in the full training set."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vfl.base.errors import one_line
 from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pool, Pools, in_memory
-from vfl.errors import one_line
 
 DEFAULT_ROOT = Path("data")
 DOWNLOAD_TIMEOUT_S = 30.0

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from vfl.base.errors import one_line
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
-from vfl.errors import one_line
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none", "?")
 """Texts that stand for a missing value."""

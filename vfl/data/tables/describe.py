@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import Block, TableError, open_blocks
 from vfl.data.tables.columns import as_text
-from vfl.errors import printable
 
 MOST_VALUES = 10_000
 """Most different values that are counted; a text column with more is no use as a category."""

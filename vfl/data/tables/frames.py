@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from vfl.base.errors import one_line
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import TableError
-from vfl.errors import one_line
 
 
 def frame_table(what: str, frame: object) -> Any:

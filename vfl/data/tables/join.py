@@ -15,14 +15,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_groups, tested_rows, unique_rows
-from vfl.data.tables.match import keys_digest, read_match
-from vfl.random import generator
+from vfl.data.tables.matching_result import keys_digest, read_match
 
 Groups = npt.NDArray[np.str_]
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.base.errors import ConfigError
 from vfl.config.registry import nearest
 from vfl.data.tables.cells import TableError, is_number
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
-from vfl.errors import ConfigError
 
 MOST_CLASSES = 1000
 """Largest number of classes; a label with more values is an amount."""

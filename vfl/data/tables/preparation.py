@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.features import TableFeatures
 from vfl.config.data import Numbers
 from vfl.data.drift import Histograms
 from vfl.data.samples import ROWS_AT_ONCE, Samples
 from vfl.data.source import Preparation
+from vfl.models.features import TableFeatures
 from vfl.runs.checkpoint import State
 
 MIN_COUNT = 5

@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, table_of, table_owners
 from vfl.data.files import LabelData, Labels, PartyData
@@ -31,10 +32,9 @@ from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, refuse_copies
-from vfl.data.tables.own_keys import of_rows, rows_match
+from vfl.data.tables.matching_input import of_rows, rows_match
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
-from vfl.random import generator
 from vfl.runs.checkpoint import State
 
 

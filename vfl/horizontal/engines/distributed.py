@@ -15,7 +15,7 @@ from torch import Tensor
 from vfl.horizontal.engines.sequential import Engine
 from vfl.horizontal.flat import ALIGNMENT, FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.runs.workers import Workers
+from vfl.runs.torchrun_group import Workers
 
 
 @dataclass(frozen=True, eq=False)

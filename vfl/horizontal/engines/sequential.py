@@ -7,12 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vfl.base.random import seeded
 from vfl.config import OptimizerConfig
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
-from vfl.optim import build_optimizer
-from vfl.random import seeded
-from vfl.runtime import Runtime
+from vfl.runs.optim import build_optimizer
+from vfl.runs.runtime import Runtime
 
 
 class Engine(Protocol):

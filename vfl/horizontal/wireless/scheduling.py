@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from vfl.base.random import generator
 from vfl.config.horizontal import HorizontalConfig
 from vfl.horizontal.algorithm import Selection
 from vfl.horizontal.devices import RoundPlan
@@ -20,7 +21,6 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
 from vfl.horizontal.wireless.channel import Network
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
-from vfl.random import generator
 from vfl.runs.loop import Metrics
 
 Policy = Callable[[Cell, torch.Generator], Schedule]

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scripts.lab.exhaustive import exhaustive
 from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Schedule, objective
 from vfl.horizontal.wireless.channel import snr_hz
-from vfl.horizontal.wireless.exhaustive import exhaustive
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
-from vfl.runs.reports.markdown import table
+from vfl.reports.markdown import table
 
 MOST_DEVICES = 10
 BATCH_SIZE = 40

@@ -18,7 +18,7 @@ from scripts.lab.studies.page import Values, beats, by_method_and_seed, last_acc
 from scripts.lab.studies.plots import Curve, Panel, curves_of, draw_bars, draw_panels
 from scripts.lab.studies.runs import StudyResult, StudyRun
 from scripts.lab.studies.study import Settings, Study
-from vfl.runs.reports.markdown import section, table
+from vfl.reports.markdown import section, table
 from vfl.runs.results import CLOCK
 
 GAP_CASES = 1000

@@ -13,7 +13,7 @@ from scripts.lab.studies.differences import Difference, over_seeds
 from scripts.lab.studies.lvfl.plan import RATIOS, REFERENCE, Plan, scale_round
 from scripts.lab.studies.lvfl.prunings import prunings
 from scripts.lab.studies.runs import StudyResult
-from vfl.runs.reports.markdown import table
+from vfl.reports.markdown import table
 from vfl.runs.results import RunResult
 
 BySeed = Mapping[str, StudyResult]

@@ -13,11 +13,11 @@ from scripts.lab.studies.lvfl.plots import draw_figures
 from scripts.lab.studies.lvfl.prunings import Pruning, prunings
 from scripts.lab.studies.page import cells, percent, spread, write_page
 from scripts.lab.studies.runs import ACCURACY, StudyResult
-from vfl.amounts import amount
+from vfl.base.amounts import amount
+from vfl.base.costs import savings
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import PartySchedule
-from vfl.costs import savings
-from vfl.runs.reports.markdown import section, table
+from vfl.reports.markdown import section, table
 from vfl.runs.run_folder import Row
 
 TITLE = "Figures 2 and 3 of the LVFL paper"

@@ -1,0 +1,62 @@
+"""A party's processes under torchrun: the first one dials and passes orders on to the others."""
+
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from vfl.base.errors import PeerLost
+from vfl.config import ConfigError
+from vfl.core.party import FeatureParty
+from vfl.core.team import Single, Team
+from vfl.messages.messages import Kind, Message
+from vfl.parties.network.party.training_session import PartyWorker
+from vfl.parties.network.wire.frame import pack, unpack
+from vfl.runs.checkpoint import ReadOnlyStore, State
+from vfl.runs.torchrun_group import SingleProcess, Workers
+
+TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
+"""Orders that all processes carry out; to look at the model takes one."""
+
+
+class Follower(PartyWorker):
+    """Carries out orders that the first process has checked."""
+
+    def _admit(self, order: Message) -> None:
+        """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
+
+
+def team_of(workers: SingleProcess) -> Single:
+    """Return the team in which the processes share a batch."""
+    return Team(workers) if isinstance(workers, Workers) else Single()
+
+
+def must_hold(workers: SingleProcess, held: str) -> None:
+    """Raise ConfigError if this process holds other data or settings than the first one."""
+    if workers.from_first(held) != held:
+        raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
+
+
+def pass_on(workers: SingleProcess, order: Message) -> None:
+    """Pass an order to the other processes if they take part in it. Raises PeerLost."""
+    if order.kind in TRAINING:
+        workers.say(pack(order))
+
+
+def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], run_dir: Path) -> None:
+    """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
+    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"))
+    while order := workers.hear():
+        follower.answer(unpack(order))
+
+
+@contextmanager
+def leading(workers: SingleProcess) -> Generator[None]:
+    """Release the other processes at the end."""
+    try:
+        yield
+    finally:
+        with suppress(PeerLost):
+            workers.say()

@@ -1,0 +1,99 @@
+"""A party's thread: carries out the server's orders until the goodbye."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from vfl.messages.messages import Kind, Message
+from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.inbox import Over, ReceivedOrder
+from vfl.parties.network.transport.security import last_word
+from vfl.parties.network.transport.stream import Stream
+from vfl.parties.network.wire.session import Goodbye, Save
+from vfl.parties.network.wire.text import plain
+from vfl.runs.service_manager import tell_manager
+from vfl.runs.signals import stop_on_signal
+
+Answer = Callable[[Message], Message]
+"""Function that carries out an order and returns its answer."""
+LISTEN_S = 0.5
+"""Seconds between checks whether this process should end."""
+
+
+@dataclass(eq=False)
+class Participation:
+    """Carries out what the server orders until it says goodbye."""
+
+    dialer: Dialer
+    run_dir: Path
+    """The party's folder, for its audit log."""
+    begin: Callable[[Message], Answer]
+    """Returns the function that answers orders, within the owner's consent, given the server's welcome."""
+    console: Console
+    on_signal: str = "leaving after this round and its checkpoint (again: at once)"
+    """Answer to a first signal, for the owner."""
+
+    def __post_init__(self) -> None:
+        self.audit = AuditLog(self.run_dir)
+        self.leaving = False
+        self.run = ""
+        """Id of the run in the server's welcome; "" before the first one."""
+        self.answer: Answer
+        self.stream: Stream | None = None
+        """The stream on which the server has welcomed this party."""
+
+    def follow_orders(self) -> Goodbye:
+        """Carry out orders until the goodbye; the first signal asks the server for leave."""
+        with stop_on_signal(self._ask_for_leave):
+            while True:
+                tell_manager()
+                event = self.dialer.inbox.get(LISTEN_S)
+                if event is None:
+                    if self.leaving and self.dialer.stream is None:
+                        raise KeyboardInterrupt
+                elif isinstance(event, Over):
+                    raise event.error
+                elif event.message.kind in (Kind.WELCOME, Kind.GOODBYE) or event.stream is self.stream:
+                    goodbye = self._carry_out(event)
+                    if goodbye is not None:
+                        return goodbye
+                # else of a stream that has ended: nobody waits for the answer
+                del event  # or its message stays in memory while the next one comes
+
+    def _carry_out(self, order: ReceivedOrder) -> Goodbye | None:
+        message = order.message
+        try:
+            match message.kind:
+                case Kind.GOODBYE:
+                    return Goodbye.of(message)
+                case Kind.WELCOME:
+                    self._enter(order)
+                case _:
+                    order.stream.send(self.answer(message))
+                    if message.kind is Kind.SAVE:
+                        self.audit.note("saved", self.dialer.server, f"round {Save.of(message).round}")
+        except (ValueError, OSError) as error:
+            self.audit.note("refused", self.dialer.server, plain(str(error)))
+            self.dialer.refuse(last_word(error))
+            raise
+
+    def _enter(self, welcome: ReceivedOrder) -> None:
+        self.answer = self.begin(welcome.message)
+        self.run = welcome.message.run
+        self.stream = welcome.stream
+        self.console.print(f"joined run {self.run}")
+        self.audit.note("joined", self.dialer.server, f"run {self.run}")
+        if self.leaving:
+            self._send_leaving()
+
+    def _ask_for_leave(self, signal_name: str) -> None:
+        self.leaving = True
+        self.console.print(f"{signal_name}: {self.on_signal}")
+        self._send_leaving()
+
+    def _send_leaving(self) -> None:
+        if self.stream is not None and self.stream is self.dialer.stream:  # else once the server's welcome is read
+            self.stream.send(Message(Kind.LEAVING, run=self.run))

@@ -1,0 +1,166 @@
+"""A party's view for its owner: a line per round, the party's TensorBoard page, and totals of the data it gave away.
+
+The party's folder then contains ``metrics.jsonl`` and TensorBoard events beside its checkpoints: the server's tags of
+this party, and under ``given`` the totals since round 0.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from vfl.base.costs import savings
+from vfl.config import ExperimentConfig, dump_config
+from vfl.core.batches import batch_rows
+from vfl.core.party import FeatureParty
+from vfl.data.samples import Samples
+from vfl.messages.control import RoundReport, RoundStart, SampleRange
+from vfl.messages.messages import MEASURING, Kind, Message
+from vfl.runs.callbacks import JsonLines, ShowProgress
+from vfl.runs.loop import Metrics, Viewer
+from vfl.runs.run_folder import whole_rows
+
+OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
+
+
+class OwnRows(JsonLines):
+    """A party's rows; rounds that were trained without it (``network.on_party_loss: drop``) have none."""
+
+    def lost(self, rows: Collection[int], next_round: int) -> list[int]:
+        """Return none: missing rows do not show that the party took part in a round."""
+        return []
+
+
+@dataclass(eq=False)
+class PartyMonitor:
+    """Observes a party's answers, round by round.
+
+    A round is shown when the next one begins, or at the end, as its evaluation comes after its report. Rounds that are
+    trained again, in a resumed session, replace what was written of them.
+    """
+
+    name: str
+    config: ExperimentConfig
+    run_dir: Path
+    console: Console
+    train_samples: int
+    test_samples: int
+    """Number of test samples, or of samples to predict."""
+
+    def __post_init__(self) -> None:
+        self.rounds = self.config.training.rounds
+        self.next_round = 0
+        """The next round to be shown."""
+        self.last_metrics: Metrics = {}
+        self.metric = "accuracy"
+        """The server's metric, if it tells it."""
+        self.watching: list[Viewer] = []
+        self.given = {"embeddings": 0.0, "bytes": 0.0}
+        """Totals since round 0; bytes include those of evaluations."""
+        self.macs = {"train_macs": 0.0, "unpruned_train_macs": 0.0}
+        """Multiply-accumulates of training since round 0, as pruned and unpruned."""
+        self._given_N = torch.zeros(self.train_samples, dtype=torch.bool)
+        self._tested_M = torch.zeros(self.test_samples, dtype=torch.bool)
+        self._round: Metrics = {}
+        self._report: RoundReport | None = None
+
+    def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
+        """Record a request of the server and the reply."""
+        if request.kind is Kind.START_ROUND:
+            self._start_round(party, request)
+        elif request.kind is Kind.END_ROUND:
+            self._report = RoundReport.of(reply)
+        elif request.kind is Kind.EVALUATE:
+            asked = SampleRange.of(request)
+            self._give(samples.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)
+        elif request.kind is Kind.EMBED:
+            self._give(party.batches[request.exchange], self._given_N)
+            for callback in self.watching:
+                if isinstance(callback, ShowProgress):
+                    callback.on_step(request.exchange + 1, party.steps)
+        self.given["bytes"] += reply.size
+        measuring = request.kind in MEASURING
+        for direction, message in (("uplink", reply), ("downlink", request)):
+            tag = f"{'evaluation_' if measuring else ''}{direction}_bytes/{self.name}"
+            self._round[tag] = self._round.get(tag, 0) + message.size
+
+    def close(self) -> None:
+        """Show the last round, and end."""
+        self._close_round()
+        span = "so far" if self.watching else "for this prediction"
+        for callback in self.watching:
+            callback.on_end(self)
+        self.watching = []
+        if self.given["embeddings"]:
+            self.console.print(f"{self.name} gave away {span}: {self._account()}")
+
+    def _give(self, rows_n: Tensor, given: Tensor) -> None:
+        self.given["embeddings"] += len(rows_n)
+        given[rows_n] = True
+
+    def _start_round(self, party: FeatureParty, request: Message) -> None:
+        ordered = RoundStart.of(request)
+        tested = ordered.tested or {}
+        self.metric = next(iter(tested), self.metric)
+        self._close_round({f"{metric}/test": value for metric, value in tested.items()})
+        if not self.watching or request.round_index != self.next_round:
+            self._begin(party, request.round_index)
+        self._round = {}
+
+    def _begin(self, party: FeatureParty, round_index: int) -> None:
+        """Observe from a round on: at the start, or after a loss. All earlier rows count as given."""
+        from vfl.runs.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
+
+        for callback in self.watching:
+            callback.on_end(self)
+        before = [row for row in whole_rows(self.run_dir) if row["round"] < round_index]
+        self.macs = {what: sum(row.get(f"{what}/{self.name}", 0.0) for row in before) for what in self.macs}
+        if not self.watching and before:  # this process goes on for another
+            self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
+        self.next_round = round_index
+        for earlier in range(round_index):
+            self._given_N[_rows_of_round(party, earlier)] = True
+        shown = {
+            f"alpha/{self.name}": "alpha {:g}",
+            f"beta/{self.name}": "beta {:g}",
+            f"uplink_bytes/{self.name}": "sent {:,.0f} B",
+            f"downlink_bytes/{self.name}": "received {:,.0f} B",
+            f"train_time_s/{self.name}": "{:.1f} s",
+        }
+        # The page HParams is the server's, as are the results; a chart of a metric that nobody tells would stay empty.
+        board = TensorBoard(self.run_dir, dump_config(self.config), front_page={})
+        self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
+        for callback in self.watching:
+            callback.on_start(self)
+
+    def _close_round(self, tested: Metrics | None = None) -> None:
+        """Show the round that has ended, if any."""
+        report, self._report = self._report, None
+        if report is None:
+            return
+        own = {tag: float(getattr(report, tag)) for tag in (*OF_REPORT, *self.macs)}
+        self.macs = {what: before + own[what] for what, before in self.macs.items()}
+        own |= {"train_time_s": report.elapsed_s, "savings_compute": savings(*self.macs.values())}
+        metrics = self._round | {f"{tag}/{self.name}": value for tag, value in own.items()} | (tested or {})
+        metrics |= {f"given/{what}": value for what, value in self.given.items()} | {"given/rows": float(self._rows())}
+        round_index, self.next_round = self.next_round, self.next_round + 1
+        self.last_metrics |= metrics
+        for callback in self.watching:
+            callback.on_round(self, round_index, metrics)
+
+    def _rows(self) -> int:
+        return int(self._given_N.sum() + self._tested_M.sum())
+
+    def _account(self) -> str:
+        given = self.given
+        return f"{given['embeddings']:,.0f} embeddings of {self._rows():,} of its rows, {given['bytes'] / 1e6:.2f} MB"
+
+
+def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:
+    """Return the rows of a round's batches, as if the party took part with all rows that it has."""
+    batch_size = party.config.training.batch_size
+    batches = batch_rows(party.config.seed, round_index, party.steps, len(party.train), batch_size)
+    return party.train.held_rows(torch.cat(batches))

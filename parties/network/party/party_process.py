@@ -1,0 +1,262 @@
+"""A party as a separate process: its data, its folder, and the server's orders until the server says goodbye."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.core.build import TrainingLabels, build_party, feature_config, training_labels
+from vfl.core.label_protocol import PartyProtocol
+from vfl.core.party import FeatureParty
+from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
+from vfl.data.files import load_shared_labels
+from vfl.data.prediction_files import load_samples
+from vfl.data.samples import Samples
+from vfl.data.source import Prepared, Source, open_source, prepare_party
+from vfl.messages.control import ColumnImportance
+from vfl.messages.messages import Kind, Message, MessageError
+from vfl.parties.network.action_log import NAME as AUDIT
+from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.admission import DataDigests, Terms, check_party
+from vfl.parties.network.clock_and_threads import SYSTEM, System
+from vfl.parties.network.noise_key import noise_key
+from vfl.parties.network.party.consent import agree
+from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.following import follow, leading, must_hold, pass_on, team_of
+from vfl.parties.network.party.participation import Answer, Participation
+from vfl.parties.network.party.party_monitor import PartyMonitor
+from vfl.parties.network.party.training_session import PartyWorker, open_store
+from vfl.parties.network.training_terms import agreement, labels_digest
+from vfl.parties.network.transport.security import load_identity
+from vfl.parties.network.wire.session import Goodbye, Hello
+from vfl.runs.atomic import write_csv
+from vfl.runs.checkpoint import State
+from vfl.runs.run_folder import (
+    as_begun,
+    check_run,
+    forget_attempt,
+    only_process_in,
+    open_run,
+    read_run_id,
+    update_config,
+    write_run_id,
+)
+from vfl.runs.runtime import start_runtime, use_threads_for
+from vfl.runs.torchrun_group import SingleProcess, Workers
+
+IMPORTANCE = "importance.csv"
+"""File in a party's folder: what the test loses without each of its columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """A party's data: its samples, and the training labels if they are shared."""
+
+    prepared: Prepared
+    source: Source
+    wanted: Samples | None
+    """Raw samples to predict in place of the test samples."""
+    labels: TrainingLabels | None
+    digests: DataDigests
+
+    @property
+    def evaluated(self) -> int:
+        """Return the number of samples to evaluate."""
+        return len(self.wanted or self.prepared.test)
+
+
+@dataclass(frozen=True, eq=False)
+class Notes:
+    """Shows and writes what an owner learns of its party's answers."""
+
+    name: str
+    run_dir: Path
+    holding: Holding
+    view: PartyMonitor
+    console: Console
+    said: set[str] = field(default_factory=set[str])
+    """Warnings that were shown: every session restores the party."""
+
+    def answer(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
+        """Note a request of the server and the reply."""
+        self.view.note(party, samples, request, reply)
+        if request.kind is Kind.IMPORTANCE:
+            path = self.run_dir / IMPORTANCE
+            write_importance(path, ColumnImportance.of(request), self.holding.source.column_names(self.name))
+            self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
+        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
+            write_recording(party.protocol.recording(self.name), self.run_dir)
+
+    def strangers(self, party: FeatureParty) -> None:
+        """Warn, once, of samples to predict that are unlike those of the training."""
+        assert self.holding.wanted is not None
+        line = self.holding.source.strangers(self.name, party.preparation, self.holding.wanted)
+        if line and line not in self.said:
+            self.said.add(line)
+            self.console.print(f"warning: {line}")
+
+
+def run_party(
+    config: ExperimentConfig,
+    name: str,
+    run_dir: Path,
+    *,
+    insecure: bool,
+    console: Console,
+    samples: Path | None = None,
+    accept: bool = False,
+    machine: System = SYSTEM,
+    workers: SingleProcess | None = None,
+) -> Goodbye:
+    """Take part in the training, or in a prediction, until it is over; return the server's goodbye.
+
+    Of several ``workers`` the first one does; all others call ``follow_party``. ``samples`` are predicted in place of
+    the test samples; a training server refuses a party with such samples. ``accept``: the owner agrees to terms that
+    its file does not contain. Raises ValueError for data that cannot be used, terms that are not agreed to, and a
+    refusal of the server, PeerLost if the server stays away, and KeyboardInterrupt if this process is stopped while no
+    server is there.
+    """
+    workers = workers or SingleProcess()
+    check_party(config, name)
+    instance = secrets.token_hex(8)
+
+    def hello() -> Message:
+        return make_hello(config, name, holding, run_dir, instance)
+
+    tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
+    dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
+    forget_attempt(run_dir, AUDIT)
+    config = as_begun(run_dir, config)
+    check_run(run_dir, config, resume=True)
+    holding = load_holding(config, name, samples)
+    restore = restorer(config, name, holding, workers, run_dir)
+    open_run(run_dir, config)
+    store = open_store(run_dir, config.checkpoint.keep)
+    view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
+    notes = Notes(name, run_dir, holding, view, console)
+
+    def begin(welcome: Message) -> Answer:
+        own = Terms.of(config, name, holding.evaluated)
+        consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
+        check_welcome(run_dir, welcome.run)
+        passed_on = partial(pass_on, workers)
+        worker = PartyWorker(
+            welcome.run, restore, store, consent, passed_on, notes.answer, holding.wanted, notes.strangers
+        )
+        return partial(_obey, worker, run_dir, welcome.run)
+
+    console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
+    with leading(workers), only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end, dialer, closing(view):
+        update_config(run_dir, config)
+        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        say_end(goodbye.exit_code, goodbye.reason)
+        return goodbye
+
+
+def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
+    """Carry out the first process's orders. Raises ValueError for unusable data, PeerLost without that process."""
+    check_party(config, name)
+    follow(workers, restorer(config, name, load_holding(config, name, samples), workers, run_dir), run_dir)
+
+
+def restorer(
+    config: ExperimentConfig, name: str, holding: Holding, workers: SingleProcess, run_dir: Path
+) -> Callable[[State | None], FeatureParty]:
+    """Return the function that makes the party from a saved state, or as built."""
+    if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
+        raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
+    if workers.size > 1 and config.privacy.record:
+        raise ConfigError("privacy.record: of several processes each sees a part; let the party train as one process")
+    runtime, team = start_runtime(config), team_of(workers)
+    must_hold(workers, f"{config.fixed()} {holding.digests}")
+
+    def restore(state: State | None) -> FeatureParty:
+        secret = noise_key(config, run_dir)
+        party = build_party(name, holding.prepared, holding.labels, config, runtime, team, secret)
+        if config.training.labels == "server":
+            use_threads_for(config, party.macs)
+        if state is not None:
+            party.load_state_dict(state)
+        if config.privacy.record:
+            party.protocol = cast(
+                PartyProtocol, MessageRecorder(party.protocol)
+            )  # it does what either side's protocol does
+        return party
+
+    return restore
+
+
+def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Message) -> Message:
+    """Answer an order; the first one binds the folder to the run."""
+    answered = worker.answer(order)
+    if order.kind is Kind.RESTORE:
+        _note_run(run_dir, run)
+    return answered
+
+
+def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Message:
+    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints."""
+    hello = Hello(
+        party=name,
+        instance=instance,
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=agreement(config),
+        train_ids=holding.digests.train_ids,
+        test_ids=holding.digests.test_ids,
+        labels=holding.digests.labels,
+        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
+    )
+    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
+
+
+def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -> None:
+    """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
+    columns = names or range(len(told.lost))
+    write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
+
+
+def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
+    """Read only the party's data; ``samples`` are predicted in place of the test samples.
+
+    Raises ValueError for files that cannot be used.
+    """
+    source = open_source(config)
+    data = source.held_by(name)
+    wanted = None if samples is None else _wanted(source, samples, name, data.train)
+    labels: TrainingLabels | None = None
+    if config.training.labels == "shared":
+        if config.data.labels_file is None:
+            raise ConfigError("data.labels_file: is missing; with training.labels shared a party has the labels too")
+        shared = load_shared_labels(config.data.labels_file)
+        if shared.ids_digests()["train"] != data.train.ids_digest():
+            raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
+        labels = training_labels(shared, config)
+    digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
+    return Holding(prepare_party(source, data), source, wanted, labels, digests)
+
+
+def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
+    """Read the samples to predict, from the owner's own table or a file of ``prediction_files``."""
+    rows = source.own_rows(path, name)
+    return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
+
+
+def check_welcome(run_dir: Path, run: str) -> None:
+    """Raise MessageError unless the run is the one that the folder belongs to, or the folder belongs to none."""
+    known = read_run_id(run_dir)
+    if not run or known not in ("", run):
+        raise MessageError(
+            f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
+        )
+
+
+def _note_run(run_dir: Path, run: str) -> None:
+    """Record the run to which the folder belongs from its first order on."""
+    if not read_run_id(run_dir):
+        write_run_id(run_dir, run)

@@ -1,0 +1,116 @@
+"""A party's answers to the orders of a training, and its own checkpoints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vfl.core.party import SECTION, FeatureParty
+from vfl.core.round_orders import Agenda
+from vfl.data.samples import Samples
+from vfl.data.source import prepare_samples
+from vfl.messages.messages import Kind, Message, MessageError
+from vfl.parties.network.party.consent import Consent
+from vfl.parties.network.party.order_checks import Worker
+from vfl.parties.network.wire.session import Restore
+from vfl.runs.checkpoint import CheckpointStore, State
+
+Watch = Callable[[FeatureParty, Samples, Message, Message], None]
+"""Observer of a party's answers: the samples that it evaluates, a request and its reply."""
+"""Name of the section in a party's checkpoint."""
+
+
+@dataclass(eq=False)
+class PartyWorker(Worker[FeatureParty]):
+    """Carries out the orders of a training.
+
+    No order makes the party lose its checkpoints. A session's branch consists of the rounds up to the one that it
+    continues from, and those that it completes and saves: only of these are the oldest removed. A session that begins
+    at round 0 finds at most one round of another, the newest, which may not be valid yet.
+    """
+
+    restore: Callable[[State | None], FeatureParty]
+    """Makes the party from a saved state, or as built."""
+    store: CheckpointStore
+    """The party's own checkpoints."""
+    consent: Consent | None = None
+    """The owner's consent; None if the process that passes orders on has checked them."""
+    pass_on: Callable[[Message], None] = lambda order: None
+    """Called with every order that is due and agreed to."""
+    on_answer: Watch = lambda party, samples, request, reply: None
+    wanted: Samples | None = None
+    """Raw samples to predict in place of the test samples."""
+    on_wanted: Callable[[FeatureParty], None] = lambda party: None
+    """Called with the restored party before it prepares them."""
+
+    def __post_init__(self) -> None:
+        self._agenda: Agenda
+        self._samples: Samples
+        """Prepared samples to evaluate."""
+        self._branch: set[int] = set()
+        self._trained: int | None = None
+        """Rounds done when this session last completed one."""
+
+    def _handle(self, request: Message) -> Message:
+        assert self.party is not None, "a session begins with restore"
+        reply = self.party.handle(request, self._samples)
+        if request.kind == Kind.END_ROUND:
+            self._trained = request.round_index + 1
+        self.on_answer(self.party, self._samples, request, reply)
+        return reply
+
+    def _admit(self, order: Message) -> None:
+        super()._admit(order)
+        self.pass_on(order)
+
+    def _check_request(self, request: Message) -> None:
+        if self.consent is not None:
+            self.consent.check(request)
+        self._agenda.check(request)
+
+    def _restore(self, restore: Restore) -> FeatureParty:
+        """Return the party as it was after the given round."""
+        party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
+        rounds = party.config.training.rounds
+        if not restore.round <= restore.as_of <= rounds:
+            raise MessageError(
+                f"RESTORE of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
+            )
+        party.may_rest |= self.consent is None
+        self._trained = None
+        self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
+        # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
+        self._agenda = Agenda(party.name, party.steps, party.config.training.staleness, restore.as_of)
+        if self.wanted is not None:
+            self.on_wanted(party)
+        self._samples = party.test if self.wanted is None else prepare_samples(party.preparation, self.wanted)
+        if self.consent is not None:
+            self.consent.start_session()
+        return party
+
+    def _load(self, rounds: int, digest: str) -> State:
+        state = self.store.load(rounds)[SECTION]
+        if self.store.digest(rounds) != digest:
+            raise ValueError(
+                f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
+                "checkpoint refers to; restore the party's folder"
+            )
+        return state
+
+    def _save(self, rounds: int) -> str:
+        assert self.party is not None, "a session begins with restore"
+        if rounds != self._trained:
+            raise MessageError(f"SAVE of round {rounds} came, this session has trained {self._trained}")
+        others = set(self.store.rounds()) - self._branch
+        if len(others) > (self.store.keep if self._branch else 1):
+            raise ValueError(
+                f"SAVE of round {rounds} came, but {self.store.directory} has rounds {sorted(others)}, from which this "
+                "session does not go on; to give them up, take another --run-dir"
+            )
+        self._branch.add(rounds)
+        self.store.save(rounds, {SECTION: self.party.state_dict()}, self._branch)
+        return self.store.digest(rounds)
+
+
+def open_store(run_dir: Path, keep: int) -> CheckpointStore:
+    """Return a party's checkpoints: one more than the server keeps, as the newest may not be valid yet."""
+    return CheckpointStore(run_dir / "checkpoints", keep=keep + 1)

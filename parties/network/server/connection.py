@@ -1,0 +1,168 @@
+"""The server's end of one party's stream: orders go out in sequence, each with a future for its answer."""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from vfl.base.errors import PeerLost, PeerMisbehaved
+from vfl.config import NetworkConfig
+from vfl.messages.messages import REPLIES, Kind, Message, MessageError, check_reply
+from vfl.parties.network.clock_and_threads import SYSTEM, System
+from vfl.parties.network.transport.stream import Stream
+from vfl.parties.network.wire.session import Hello, Refusal, check_run, refusal
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Pending:
+    """An order on its way."""
+
+    order: Message
+    """The order without its parts, which need not be kept."""
+    read: Callable[[Message], Any]
+    """Returns the outcome, given the answer."""
+    future: "Future[Any]"
+    since_s: float
+    """Time from which this is the oldest unanswered order."""
+    slow: bool = False
+    """The user was told that it is slow."""
+
+    @property
+    def answer(self) -> str:
+        """Return the name of the answer's kind."""
+        return REPLIES[self.order.kind].name
+
+
+@dataclass(eq=False)
+class PartyConnection:
+    """A joined party. Orders are sent by the training's thread; answers arrive in the stream's."""
+
+    hello: Hello
+    run: str
+    """Id of the run."""
+    network: NetworkConfig
+    """Limits: a living party without an answer counts as slow after silence_s, and as lost after reply_limit_s."""
+    log: Callable[[str], None]
+    on_leaving: Callable[[str], None]
+    """Called with the name of a party whose operator wants to stop it."""
+    machine: System = SYSTEM
+    stream: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.hello.party
+        self.rounds = set(self.hello.rounds)
+        """Rounds whose checkpoints the party has on disk."""
+        self.session = 0
+        self._sequence = 0
+        self._pending = deque[_Pending]()
+        self._void = deque[tuple[int, int]]()
+        """Session and sequence of orders that a new session has voided: their answers may still come."""
+        self._lost: PeerLost | None = None
+        self._leaving = False
+        self._lock = self.machine.condition()
+
+    def start_session(self, session: int) -> None:
+        """Void all orders under way: a new session begins."""
+        with self._lock:
+            self._void.extend((self.session, each.order.sequence) for each in self._pending)
+            self.session, self._sequence = session, 0
+            self._pending.clear()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether the party can be ordered no more."""
+        return self._lost is not None
+
+    def order(self, message: Message, read: Callable[[Message], T]) -> "Future[T]":
+        """Send an order; the future holds what ``read`` makes of its answer, or raises PeerLost.
+
+        Run, session and sequence are filled in here. ``read`` is called in the stream's thread: short work, which
+        raises MessageError for an answer that is none. Raises PeerLost where the party is lost already, ConfigError for
+        a message above network.max_message_mb.
+        """
+        future = self.machine.future()
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            self._sequence += 1
+            order = replace(message, run=self.run, session=self.session, sequence=self._sequence)
+            self._pending.append(_Pending(replace(order, parts=()), read, future, self.machine.now_s()))
+        self.stream.send(order)
+        return future
+
+    def receive(self, message: Message) -> None:
+        """Handle a message of the party. Raises MessageError for anything but the answer to the oldest open order."""
+        if message.kind is Kind.REFUSAL:  # of whatever run
+            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {Refusal.of(message).reason}"))
+            self.stream.end("it refused to go on")
+            return
+        check_run(message, self.run)
+        if message.kind is Kind.LEAVING:
+            if not self._leaving:  # whatever answers it is sent once
+                self._leaving = True
+                self.on_leaving(self.name)
+        elif message.kind in REPLIES.values():
+            self._answer(message)
+        else:
+            raise MessageError(f"{message.kind.name} came, which only a server sends or only a stream begins with")
+
+    def expel(self, error: PeerMisbehaved) -> None:
+        """Tell the party the error in its message, and end its stream."""
+        self.fail(error)
+        self.stream.send(refusal(error.what))
+        self.stream.end(error.what)
+
+    def fail(self, error: PeerLost) -> None:
+        """Let this and every later order fail."""
+        with self._lock:
+            self._lost = self._lost or error
+            pending = [*self._pending]
+            self._pending.clear()
+        for each in pending:
+            each.future.set_exception(self._lost)
+
+    def check_pace(self) -> None:
+        """Warn of a living party whose answer takes long, and end its stream at the limit."""
+        with self._lock:
+            oldest = self._pending[0] if self._pending else None
+        if oldest is None:
+            return
+        waited_s = self.machine.now_s() - oldest.since_s
+        where = f"{oldest.answer} of round {oldest.order.round_index}, exchange {oldest.order.exchange}"
+        if waited_s > self.network.reply_limit_s:
+            limit = f"network.reply_limit_s = {self.network.reply_limit_s:g}"
+            reason = f"{self.name} lives but gave no {where} within {limit}"
+            self.fail(PeerLost(reason))
+            self.stream.end(reason)
+        elif waited_s > self.network.silence_s and not oldest.slow:
+            oldest.slow = True
+            self.log(
+                f"warning: {self.name} is slow: it lives, but its {where} takes more than {self.network.silence_s:g} s"
+            )
+
+    def _answer(self, message: Message) -> None:
+        kind = message.kind.name
+        with self._lock:
+            if self._void and (message.session, message.sequence) == self._void[0]:
+                self._void.popleft()
+                return  # asked for before the training went back to a checkpoint
+            if message.session != self.session:
+                raise MessageError(f"{kind} of session {message.session} came, this is session {self.session}")
+            oldest = self._pending[0] if self._pending else None
+            # Orders are answered in turn, so that the open ones are the newest: below them all were answered.
+            if message.sequence < self._sequence - len(self._pending) + 1:
+                raise MessageError(f"{kind} to order {message.sequence} came again: a duplicate or a replay")
+            if oldest is None or message.sequence != oldest.order.sequence:
+                raise MessageError(
+                    f"{kind} to order {message.sequence} came out of order"
+                    + (f", {oldest.answer} to order {oldest.order.sequence} is due" if oldest else ", none is due")
+                )
+            check_reply(oldest.order, message)
+            outcome = oldest.read(message)
+            self._pending.popleft()
+            if self._pending:
+                self._pending[0].since_s = self.machine.now_s()
+        oldest.future.set_result(outcome)

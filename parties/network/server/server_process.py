@@ -1,0 +1,300 @@
+"""The head server as a separate process: it trains whenever all parties are here, from a round that all have."""
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from vfl.base.errors import PeerLost, PeerMisbehaved
+from vfl.base.metrics import headline
+from vfl.config import ExperimentConfig
+from vfl.config.console import DONE, INTERRUPTED
+from vfl.core.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
+from vfl.core.costs.decisions import recorded_decisions
+from vfl.core.parties import Roster
+from vfl.core.pruning_pictures import ShowWidths
+from vfl.data.files import LabelData, Labels
+from vfl.data.source import open_source
+from vfl.parties.network.action_log import NAME as AUDIT
+from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.admission import DataDigests, check_mode
+from vfl.parties.network.clock_and_threads import SYSTEM, System
+from vfl.parties.network.noise_key import noise_key
+from vfl.parties.network.server.droppable import ABSENT, DroppableParty
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import expected_of, labels_digest
+from vfl.parties.network.transport.security import load_identity
+from vfl.predict.mode import VERTICAL
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.mode import Built
+from vfl.runs.run import RunOutcome, train
+from vfl.runs.run_folder import (
+    RUN_ID,
+    as_begun,
+    check_run,
+    forget_attempt,
+    only_process_in,
+    open_run,
+    read_run_id,
+    read_summary,
+    update_config,
+    write_run_id,
+)
+from vfl.runs.runtime import Runtime, start_runtime, use_threads_for
+from vfl.runs.tensorboard import how_to_watch
+
+
+@dataclass(frozen=True, eq=False)
+class ServerLabels:
+    """Labels and digests of the server."""
+
+    train: TrainingLabels
+    test: Labels
+    digests: DataDigests
+
+
+class RosterChanges(Callback):
+    """Parties that want to leave, or are back: the session ends after its round and checkpoint."""
+
+    def __init__(self) -> None:
+        self.leaving: set[str] = set()
+        self.returned: set[str] = set()
+        self._loop: TrainingLoop | None = None
+
+    def leave(self, name: str) -> None:
+        """Note a party that wants to leave."""
+        self.leaving.add(name)
+        self._stop()
+
+    def come_back(self, name: str) -> None:
+        """Note a party that was lost and is here again."""
+        self.returned.add(name)
+        self._stop()
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Note the session, and end it at once for a party that asked earlier."""
+        self._loop = loop
+        self._stop()
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Release the loop."""
+        self._loop = None
+
+    def _stop(self) -> None:
+        loop = self._loop
+        if loop is None or loop.stop_reason is not None:
+            return
+        if self.leaving:
+            loop.request_stop(f"{', '.join(sorted(self.leaving))} leaves", to_resume=True)
+        elif self.returned:
+            loop.request_stop(f"{', '.join(sorted(self.returned))} is back", to_resume=True)
+
+
+@dataclass(eq=False)
+class ServerProcess:
+    """Trains in sessions: each goes on from the last round that every party has, until one is lost or leaves."""
+
+    config: ExperimentConfig
+    run_dir: Path
+    labels: ServerLabels
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        network, self.names = self.config.network, self.config.parties
+        self.breaks = RosterChanges()
+        self.offences = Offences(network.max_offences)
+        self.drops = network.on_party_loss == "drop"
+        self.away = self._away_at_checkpoint()
+        """Parties that were dropped and are not back."""
+
+    def serve(self, hub: Hub, console: Console) -> RunOutcome:
+        """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
+
+        Raises PeerLost if a party stays away or network.on_party_loss is abort.
+        """
+        train, note_loss = partial(self._train, hub, console), partial(self._note_loss, hub)
+        work = SessionWork(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
+        return in_sessions(hub, work, self.offences, self.config.network, console)
+
+    def _train(self, hub: Hub, console: Console, connections: Connections, session: int) -> RunOutcome | None:
+        """Train one session; return its outcome if it is the last one."""
+        if not connections:
+            return self._ended()
+        store = self._open_store(connections)
+        stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
+        # Built anew, as every party is by the session's first order: nothing of a broken session remains.
+        server = build_head_server(
+            self._roster(hub, connections, session, console),
+            self.labels.train,
+            self.labels.test,
+            self.config,
+            self.runtime,
+            stage.progress.on_step,
+            noise_key(self.config, self.run_dir),
+        )
+        server.recorded = recorded_decisions(self.config, self.run_dir)
+        built = Built(server, [ShowWidths(server, stage.tensorboard)])
+        outcome = train(built, self.config, stage, store, [self.breaks])
+        if outcome.finished or outcome.signal_name:
+            return outcome
+        self._let_leave(hub, outcome)
+        return None
+
+    def _last_word(self, outcome: RunOutcome) -> tuple[str, int]:
+        reason = f"the server ended after {outcome.summary['rounds']} rounds"
+        reason += f", {headline(outcome.summary)}" if self.config.evaluation.tell_parties else ""
+        return reason, DONE if outcome.finished else INTERRUPTED
+
+    def _away_at_checkpoint(self) -> set[str]:
+        """Return the parties that an earlier server had dropped, which this one does not wait for either."""
+        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.drops else None
+        return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
+
+    def _gather(self, hub: Hub) -> Connections:
+        """Return the parties' connections, without waiting for dropped ones that are absent."""
+        self.away -= hub.joined().keys()
+        self.breaks.returned.clear()
+        names = tuple(name for name in self.names if name not in self.away)
+        if not names:
+            dropped = [f"{name} was dropped or has left" for name in sorted(self.away - hub.barred.keys())]
+            raise PeerLost(f"no party is left: {'; '.join([*hub.barred.values(), *dropped])}")
+        try:
+            return hub.wait_for(names, self.config.network.wait_s)
+        except PeerLost:
+            if self._ended() is None:
+                raise
+            return {}  # nobody is needed any more
+
+    def _ended(self) -> RunOutcome | None:
+        """Return the outcome of all rounds, if an earlier server was killed after the last one and parties have
+        left."""
+        written = (self.run_dir / "summary.json").exists()
+        summary = read_summary(self.run_dir) if written else {}
+        whole = summary.get("rounds") == self.config.training.rounds
+        return RunOutcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
+
+    def _open_store(self, connections: Connections) -> CheckpointStore:
+        """Return the server's checkpoints, restricted to those of which every party has its part.
+
+        Raises PeerMisbehaved for a party that has none of them, such as one without its folder.
+        """
+        store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
+        if self.drops:  # a party that was away has no part of the rounds without it
+            return store
+        usable = set(store.rounds())
+        for name, connection in connections.items():
+            if usable and not usable & connection.rounds:
+                lost = PeerMisbehaved(name, f"of the saved rounds {sorted(usable)} it has none: restore its folder")
+                connection.expel(lost)
+                raise lost
+            # A round counts only where all have it: one that the server saved but a party did not was never finished.
+            usable &= connection.rounds
+        store.usable = usable
+        return store
+
+    def _roster(self, hub: Hub, connections: Connections, session: int, console: Console) -> Roster:
+        links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
+        if not self.drops:
+            return build_roster(links, self.labels.train, self.config)
+
+        def drop(name: str, lost: PeerLost) -> None:
+            last = self.offences.note(lost)
+            if last:
+                hub.barred[name] = last
+            alone = self.away | {name} >= set(self.names)
+            if last or not alone:  # else it is awaited, and nobody who was dropped before
+                self.away.add(name)
+            if alone:
+                raise PeerLost(f"{lost}; no party is left")
+            if name in hub.joined():  # back already
+                self.breaks.come_back(name)
+            until = f"to the end: {last}" if last else "until it is back"
+            console.print(f"warning: {lost}; dropped: trained without {until}")
+
+        return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
+
+    def joined(self, name: str) -> None:
+        """Note, in the hub's thread, that a party is here."""
+        if name in self.away:
+            self.breaks.come_back(name)
+
+    def _note_loss(self, hub: Hub, lost: PeerLost) -> None:
+        if self.config.network.on_party_loss == "abort":
+            raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
+
+    def _let_leave(self, hub: Hub, outcome: RunOutcome) -> None:
+        names, self.breaks.leaving = tuple(self.breaks.leaving), set()
+        if not names:
+            return  # one is back
+        if self.drops:
+            self.away |= set(names)
+        hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after {outcome.summary['rounds']} rounds")
+        if self.config.network.on_party_loss == "abort":
+            raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
+
+
+def run_server(
+    config: ExperimentConfig,
+    run_dir: Path,
+    *,
+    resume: bool,
+    insecure: bool,
+    console: Console,
+    machine: System = SYSTEM,
+) -> RunOutcome:
+    """Serve the experiment in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
+
+    Raises ValueError for data or a folder that cannot be used, PeerLost if a party stays away.
+    """
+    check_mode(config)
+    if config.simulation.given:
+        console.print("warning: simulation: ignored, between processes the clock is real")
+    if config.parties_at_once > 1:
+        console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
+    tls = load_identity(SERVER, config.network, insecure=insecure)
+    forget_attempt(run_dir, RUN_ID, AUDIT)
+    config = as_begun(run_dir, config)
+    check_run(run_dir, config, resume=resume)
+    runtime = start_runtime(config)
+    if config.training.labels == "server":  # else parties repeat the head's steps, with PyTorch's number as well
+        use_threads_for(config, macs_of_head(config))
+    labels = server_labels(config, open_source(config).held_labels())
+    open_run(run_dir, config)
+    with only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end:
+        update_config(run_dir, config)
+        run = read_run_id(run_dir)
+        if not run:
+            run = secrets.token_hex(8)
+            write_run_id(run_dir, run)
+        process = ServerProcess(config, run_dir, labels, runtime)
+        with Hub(
+            run,
+            expected_of(config, labels.digests, len(labels.test.values)),
+            config.network,
+            tls,
+            log=console.print,
+            folder=run_dir,
+            on_leaving=process.breaks.leave,
+            on_joined=process.joined,
+            machine=machine,
+        ) as hub:
+            console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
+            console.print(how_to_watch(run_dir))
+            outcome = process.serve(hub, console)
+        say_end(DONE if outcome.finished else INTERRUPTED, "")
+        return outcome
+
+
+def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
+    """Return the server's labels and the digests that parties' are compared with."""
+    train = training_labels(data, config)
+    ids = data.ids_digests()
+    shared = train if config.training.labels == "shared" else None
+    digests = DataDigests(ids["train"], ids["test"], labels_digest(shared))
+    return ServerLabels(train, data.test, digests)

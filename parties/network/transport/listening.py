@@ -1,0 +1,61 @@
+"""Sockets that listen, or the reason why not in the words of a setting."""
+
+import errno
+import socket
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from vfl.base.errors import TryLater
+from vfl.config import ConfigError
+
+
+@contextmanager
+def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
+    """Yield sockets that listen at HOST:PORT, the value of a setting: one for each address that the host has.
+
+    Raises ConfigError for an address that cannot be bound, TryLater where another process listens.
+    """
+    host, _, port = address.rpartition(":")
+    with ExitStack() as opened:
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            places = dict.fromkeys((family, place) for family, _, _, _, place in found)
+            sockets = [opened.enter_context(socket.create_server(place, family=family)) for family, place in places]
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise TryLater(f"{setting}: {address} cannot be bound; another process listens there") from None
+            why = f"cannot be bound ({error.strerror}); name another address"
+            raise ConfigError(f"{setting}: {address} {why}") from None
+        for each in sockets:
+            # Inherited by what is accepted; asyncio sets it only on sockets with a protocol number, which these lack.
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield sockets
+
+
+class Bounded(socket.socket):
+    """Listens in place of another socket, and hangs up on who comes while ``most`` connections of ``held`` are open.
+
+    What waits for its handshakes counts as well: descriptors stay free for others, whoever comes.
+    """
+
+    def __init__(self, listener: socket.socket, most: int, held: list[socket.socket]) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, listener.detach())
+        self.most, self.held = most, held
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Raises ConnectionAbortedError after hanging up on one too many."""
+        came, address = super().accept()
+        if len(self.held) >= self.most:
+            self.held[:] = [each for each in self.held if each.fileno() >= 0]
+        if len(self.held) >= self.most:
+            came.close()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "too many connections")
+        self.held.append(came)
+        return came, address
+
+
+def bounded(sockets: Sequence[socket.socket], most: int) -> list[socket.socket]:
+    """Return sockets that listen in place of others and hold ``most`` connections together."""
+    held: list[socket.socket] = []
+    return [Bounded(each, most, held) for each in sockets]

@@ -1,0 +1,1 @@
+"""The envelope of messages between processes: frames, sessions, text."""

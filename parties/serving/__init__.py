@@ -1,0 +1,1 @@
+"""Scores by key over HTTP, while the owners are at work."""

@@ -1,0 +1,476 @@
+"""The HTTP service of scores: POST /v1/predict and what an operator needs beside it.
+
+Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at /docs.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import math
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import h11
+import prometheus_client as prometheus
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vfl.config.serving import ServingConfig
+from vfl.data.drift import FEWEST, SHIFTED
+from vfl.messages.keys import key_bytes
+from vfl.parties.network.wire.text import plain
+from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
+from vfl.parties.serving.scorer import Key, QueueFull, Scored, Scorer
+from vfl.runs.secret_files import read_secret
+
+MOST_BODY = 1 << 20
+"""Bytes of a request."""
+REQUEST_LIMIT_S = 10.0
+"""Longest time of TLS's handshakes, of a request's head, and of its body."""
+MOST_CONNECTIONS = 1024
+"""Most connections at a time; further ones are hung up on."""
+PREFIX = "lvfl_"
+"""Beginning of all metrics' names."""
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+"""Bounds of the latency histogram's bins."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Cell = StrictStr | StrictInt
+
+
+class PredictRequest(BaseModel):
+    """Keys to score; one of several columns is a list of its cells."""
+
+    keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
+
+
+class KeyScore(BaseModel):
+    """Score of one key, and its parties' outcomes."""
+
+    key: str | list[str]
+    prediction: str | None = None
+    """The predicted class; none for regression."""
+    probabilities: dict[str, float] | None = None
+    """Probabilities by class."""
+    value: float | None = None
+    """Predicted value; regression only."""
+    parties: dict[str, str]
+    """Outcome by owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not
+    agree)."""
+
+
+class PredictResponse(BaseModel):
+    """Scores in the order of the keys."""
+
+    model: str
+    """Digest of the version that scored all of them."""
+    when_absent: str
+    """Replacement of an owner without a row: serving.when_absent."""
+    scores: list[KeyScore]
+    unknown: list[str | list[str]]
+    """Keys of which no owner has a row; they have no score."""
+
+
+class Outcome(BaseModel):
+    """Outcome of one key, told later."""
+
+    key: Cell | list[Cell]
+    outcome: StrictStr | StrictInt | StrictFloat
+    """Name of the class; regression: the value."""
+
+
+class OutcomesRequest(BaseModel):
+    """Outcomes of keys that were scored."""
+
+    outcomes: Annotated[list[Outcome], Field(min_length=1, max_length=10_000)]
+
+
+class OutcomesResponse(BaseModel):
+    """Number of outcomes noted."""
+
+    noted: int
+    unknown: list[str | list[str]]
+    """Keys that have no score."""
+
+
+class Problem(BaseModel):
+    """Problem details of RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+def make_app(scorer: Scorer) -> FastAPI:
+    """Return the service. Raises ConfigError for an unusable token."""
+    settings = scorer.settings
+    guard = [Depends(_bearer(settings))] if settings.token else []
+    app = FastAPI(title="Scores by key", version="1", redoc_url=None)
+    metrics = prometheus.CollectorRegistry()
+    metrics.register(_Collected(scorer))
+    seconds = prometheus.Histogram(
+        f"{PREFIX}predict_seconds", "Time of a request for scores", buckets=SECONDS, registry=metrics
+    )
+    scores = prometheus.Counter(f"{PREFIX}predictions", "Scores given", registry=metrics)
+    requests = prometheus.Counter(f"{PREFIX}requests", "All requests by status", ["status"], registry=metrics)
+    problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
+
+    @app.post("/v1/predict", dependencies=guard, responses=problems)
+    async def predict(asked: PredictRequest) -> PredictResponse:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+        with seconds.time():
+            keys = _keys_of(asked, scorer)
+            try:
+                future = scorer.submit(keys)
+            except QueueFull as full:
+                raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
+            answer = _answer(scorer, await asyncio.wrap_future(future))
+        scores.inc(sum(each.prediction is not None or each.value is not None for each in answer.scores))
+        return answer
+
+    app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
+
+    @app.get("/", include_in_schema=False)
+    async def begin() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"scores": "POST /v1/predict", "interface": "/docs", "status": "/readyz"}
+
+    @app.get("/healthz")
+    async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"status": "ok"}
+
+    @app.get("/readyz", responses={503: {}})
+    async def ready(response: Response) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        parties = scorer.ready()
+        needed = all if settings.when_absent == "refuse" else any
+        response.status_code = 200 if needed(parties.values()) else 503
+        return {"model": scorer.version.digest, "parties": parties}
+
+    @app.get("/metrics", dependencies=guard)
+    async def measured() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(prometheus.generate_latest(metrics), media_type=prometheus.CONTENT_TYPE_PLAIN_0_0_4)
+
+    @app.post("/v1/reload", dependencies=guard, status_code=202)
+    async def reload() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        scorer.reload()
+        return {"status": "the last checkpoint is taken before the next batch"}
+
+    app.add_exception_handler(StarletteHTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_error)
+    app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
+    app.add_middleware(_Bounded, local=settings.token is None and settings.client_ca is None)
+    return app
+
+
+def _outcome_routes(scorer: Scorer) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/outcomes")
+    def tell(told: OutcomesRequest) -> OutcomesResponse:  # pyright: ignore[reportUnusedFunction]
+        kept = _kept(scorer)
+        pairs = [
+            (_key_of(each.key, f"outcomes[{place}].key", scorer), _outcome(each.outcome, place, scorer))
+            for place, each in enumerate(told.outcomes)
+        ]
+        try:
+            unknown = kept.tell(pairs)
+        except OSError as error:
+            raise HTTPException(503, str(error), {"Retry-After": "60"}) from None
+        return OutcomesResponse(noted=len(pairs) - len(unknown), unknown=[_shown(key) for key in unknown])
+
+    @router.get("/v1/outcomes")
+    def periods() -> list[Period]:  # pyright: ignore[reportUnusedFunction]
+        return _kept(scorer).periods(scorer.version.task)
+
+    return router
+
+
+class _Punctual(H11Protocol):
+    """A connection that is closed if the head of a request, the first or a later one, takes `REQUEST_LIMIT_S`.
+
+    Otherwise clients that say nothing would keep all others out, as many as they like.
+    """
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        waiting = self.conn.their_state is h11.IDLE
+        if waiting and self._closing is None:
+            self._closing = self.loop.call_later(REQUEST_LIMIT_S, self.transport.close)
+        elif not waiting and self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose connections end if TLS's handshakes take `REQUEST_LIMIT_S`, which uvicorn cannot be told."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        limit_s = None if options.get("ssl") is None else REQUEST_LIMIT_S
+        return await super().create_server(*args, ssl_handshake_timeout=limit_s, **options)
+
+
+class _Server(uvicorn.Server):
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(self.serve(sockets=sockets))
+
+
+def http_server(scorer: Scorer) -> uvicorn.Server:
+    """Return the server, which serves until a signal ends it. Raises ConfigError for an unusable token."""
+    settings = scorer.settings
+    config = uvicorn.Config(
+        make_app(scorer),
+        http=_Punctual,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
+        server_header=False,
+    )
+    return _Server(config)
+
+
+def _bearer(settings: ServingConfig) -> Callable[..., None]:
+    token = read_secret(settings.token) or b""
+
+    def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]) -> None:
+        if sent is None or not hmac.compare_digest(sent.credentials.encode(), token):
+            raise HTTPException(401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    return check
+
+
+def _keys_of(asked: PredictRequest, scorer: Scorer) -> list[Key]:
+    if len(asked.keys) > scorer.settings.batch:
+        raise HTTPException(
+            413, f"{len(asked.keys)} keys; at most serving.batch = {scorer.settings.batch} in a request"
+        )
+    return [_key_of(cells, f"keys[{place}]", scorer) for place, cells in enumerate(asked.keys)]
+
+
+def _key_of(cells: Cell | list[Cell], where: str, scorer: Scorer) -> Key:
+    columns = scorer.version.columns
+    key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
+    if len(key) != len(columns):
+        raise HTTPException(400, f"{where}: a key has {len(columns)} cells: {', '.join(columns)}")
+    try:
+        key_bytes(key, None)
+    except ValueError as error:
+        raise HTTPException(400, f"{where}: {error}") from None
+    return key
+
+
+def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
+    """Return the number of a class by its name, or a value."""
+    names = scorer.version.task.names
+    if names and str(told) not in names:
+        raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no class; they are {', '.join(names)}")
+    try:
+        value = float(names.index(str(told)) if names else told)
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise HTTPException(400, f"outcomes[{place}].outcome: {plain(str(told), 60)} is no number")
+    return value
+
+
+def _kept(scorer: Scorer) -> Outcomes:
+    if scorer.outcomes is None:
+        raise HTTPException(404, "scores are not kept for their outcomes; serving.outcomes names a file for them")
+    return scorer.outcomes
+
+
+def _answer(scorer: Scorer, scored: Scored) -> PredictResponse:
+    names = scorer.version.task.names
+    scores: list[KeyScore] = []
+    for each in scored.scores:
+        score = KeyScore(key=_shown(each.key), parties=dict(each.parties))
+        if each.values is not None and names:
+            score.probabilities = dict(zip(names, each.values, strict=True))
+            score.prediction = max(score.probabilities, key=score.probabilities.__getitem__)
+        elif each.values is not None:
+            (score.value,) = each.values
+        scores.append(score)
+    unknown = [_shown(each.key) for each in scored.scores if each.unknown]
+    return PredictResponse(
+        model=scored.version, when_absent=scorer.settings.when_absent, scores=scores, unknown=unknown
+    )
+
+
+def _shown(key: Key) -> str | list[str]:
+    return key[0] if len(key) == 1 else list(key)
+
+
+def _problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None) -> Response:
+    content = Problem(title=title, status=status, detail=detail).model_dump_json()
+    return Response(content, status, headers, "application/problem+json")
+
+
+async def _on_http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return _problem(error.status_code, "The request was refused", str(error.detail), headers)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    kind = request.headers.get("content-type", "missing")
+    if "json" not in kind:
+        return _problem(422, "The request cannot be read", f"Content-Type is {kind[:100]}; send application/json")
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _problem(422, "The request cannot be read", f"{where}: {first['msg']}"[:300])
+
+
+async def _on_error(_request: Request, _error: Exception) -> Response:
+    return _problem(500, "The service failed", "its own log has the reason")
+
+
+class _Counted:
+    """Counts requests by the status of their answers."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], note: Callable[[int], None]) -> None:
+        self.app, self.note = app, note
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self.note(message["status"])
+            await send(message)
+
+        await self.app(scope, receive, noted)
+
+
+def _objection(headers: list[tuple[bytes, bytes]], *, local: bool) -> str | None:
+    """Return what is wrong with a request's head. ``local``: whoever reaches the service may ask, so no page of a
+    browser may reach it under another name (DNS rebinding)."""
+    names = [name for name, _value in headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return "Content-Length: goes without Transfer-Encoding"  # RFC 9112, 6.1: who reads the other one is misled
+    if names.count(b"authorization") > 1:
+        return "Authorization: came twice; send one"
+    host = dict(headers).get(b"host", b"localhost").decode("latin-1")
+    if local and not _is_this_machine(host):
+        return f"Host: {plain(host, 60)} is not this machine; ask 127.0.0.1 or localhost, or set serving.token"
+    return None
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class _Bounded:
+    """Refuses requests that are too large, come too slowly or with a head that misleads, before anything reads them."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, local: bool) -> None:
+        self.app, self.local = app, local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if objection := _objection(scope["headers"], local=self.local):
+            await self._refuse(send, 400, objection)
+            return
+        body = bytearray()
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    body += message.get("body", b"")
+                    if len(body) > MOST_BODY:
+                        await self._refuse(send, 413, f"a request has at most {MOST_BODY} bytes")
+                        return
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
+            return
+        given = False
+
+        async def whole() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        await self.app(scope, whole, send)
+
+    async def _refuse(self, send: Send, status: int, detail: str) -> None:
+        content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail}).encode()
+        headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+class _Collected:
+    """The scorer's counters, read when they are requested."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
+        """Return the metrics."""
+        rows = CounterMetricFamily(f"{PREFIX}keys", "Keys by party and outcome", labels=["party", "outcome"])
+        for (party, outcome), count in dict(self.scorer.counters.rows).items():
+            rows.add_metric([party, outcome], count)
+        ready = GaugeMetricFamily(f"{PREFIX}party_ready", "Whether a party can be asked", labels=["party"])
+        for party, there in self.scorer.ready().items():
+            ready.add_metric([party], there)
+        gauges: dict[str, tuple[str, float]] = {
+            "queue_keys": ("Keys that wait", self.scorer.waiting),
+            "cached_embeddings": ("Embeddings that are kept", self.scorer.cached),
+        }
+        if (window := self.scorer.version.drift) is not None:
+            gauges["drift_rows"] = ("Latest scores that are compared with those of the test samples", len(window))
+            if len(window) >= FEWEST:  # with fewer it is large by chance
+                index = window.stability(["score"]).get("score", 0.0)
+                told = f"Their population stability index; above {SHIFTED} they differ"
+                gauges["score_stability_index"] = (told, index)
+        metrics = GaugeMetricFamily(
+            f"{PREFIX}outcome_metric", f"Of the last {PERIOD} known outcomes", labels=["metric"]
+        )
+        if self.scorer.outcomes is not None:
+            known, measured = self.scorer.outcomes.last(self.scorer.version.task)
+            gauges["outcomes"] = ("Scores whose outcomes are known", known)
+            for name, value in measured.items():
+                metrics.add_metric([name], value)
+        batches = CounterMetricFamily(f"{PREFIX}batches", "Batches scored", value=self.scorer.counters.batches)
+        shown = (GaugeMetricFamily(PREFIX + name, *each) for name, each in gauges.items())
+        return [rows, batches, ready, metrics, *shown]

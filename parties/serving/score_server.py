@@ -1,0 +1,53 @@
+"""The service of scores as a process: the parties' port, the scorer and HTTP, from start to signal."""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from vfl.config import ConfigError, load_config
+from vfl.parties.network.server.hub import Hub, spare_files
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import expected_to_serve
+from vfl.parties.network.transport.listening import bounded, listening
+from vfl.parties.network.transport.security import load_identity
+from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
+from vfl.parties.serving.scorer import Scorer
+from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
+
+
+def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, console: Console) -> None:
+    """Serve the scores of a run by key until a signal ends it.
+
+    The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
+    cannot be served and for an address that cannot be bound.
+    """
+    if not (run_dir / "config.yaml").exists():
+        raise ConfigError(f"{run_dir}: holds no run; name the server's folder of a training by processes")
+    # Processes of this machine get a new address, all of them, each time that they are asked.
+    together = run_dir / PROCESSES / f"{SERVER}.yaml"
+    config = load_config(together if together.exists() else run_dir / "config.yaml", overrides)
+    check_run(run_dir, config, resume=True)
+    run = read_run_id(run_dir)
+    if not run:
+        raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")
+    tls = load_identity(SERVER, config.network, insecure=insecure)
+    most = spare_files(MOST_CONNECTIONS)
+    expected = expected_to_serve(config)
+    hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir, spared=most)
+    scorer = Scorer(run_dir, config, hub, console.print)
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        scorer.reload()
+
+    signal.signal(signal.SIGHUP, reload)
+    http = http_server(scorer)
+    with only_process_in(run_dir), listening("serving.listen", config.serving.listen) as sockets, hub, scorer:
+        where = f"{'https' if config.serving.certificate else 'http'}://{config.serving.listen}"
+        console.print(
+            f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
+        )
+        console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
+        http.run(bounded(sockets, most))

@@ -1,0 +1,447 @@
+"""Scores by key: keys are gathered into batches, parties are asked for their rows' embeddings, the head scores them.
+
+Requests come from any thread by ``submit``; one thread of `Scorer` does all else. A party that is away, slow or lost
+holds up nobody: for that batch it is away. Every batch is of one version of the model.
+"""
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vfl.base.errors import Diverged, PeerLost
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.core.embeddings import decode_finite
+from vfl.core.joint_model import MOST_TESTED
+from vfl.core.link import read
+from vfl.messages.keys import Found, key_bytes, keys_part, read_keys, read_presence
+from vfl.messages.messages import Kind, Message, MessageError, PartKind
+from vfl.parties.network.server.connection import PartyConnection
+from vfl.parties.network.server.hub import Hub
+from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.sessions import Offences
+from vfl.parties.serving.observed_outcomes import Outcomes
+from vfl.parties.serving.served_version import load_version
+from vfl.runs.run_folder import read_run_id
+from vfl.runs.runtime import start_runtime
+from vfl.runs.secret_files import read_secret
+from vfl.runs.service_manager import tell_manager
+
+KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
+"""Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
+agree."""
+Key = tuple[str, ...]
+"""A cell for each key column."""
+MOST_CACHED = 100_000
+"""Embeddings that are kept, of all parties."""
+IDLE_S = 0.2
+"""Seconds between checks whether to stop, and for new parties."""
+RELOAD_S = 10.0
+"""Seconds for which requests wait while parties restore a new version."""
+
+
+class QueueFull(RuntimeError):  # noqa: N818 - says what happened
+    """More keys wait than ``serving.queue`` allows."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of one key, and its parties' outcomes."""
+
+    key: Key
+    values: tuple[float, ...] | None
+    """Probabilities by class, or one value; None where there is no score."""
+    parties: Mapping[str, KeyOutcome]
+
+    @property
+    def unknown(self) -> bool:
+        """Return whether all parties have looked, and none has a row of the key."""
+        return set(self.parties.values()) == {"none"}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a request, all by one version of the model."""
+
+    version: str
+    scores: tuple[Score, ...]
+
+
+@dataclass
+class Served:
+    """A party that is connected."""
+
+    link: RemoteLink
+    ready: "Future[None]"
+    """Done when it has restored the version's model."""
+    asked: "Future[Message] | None" = None
+    """The last order; while it is open nothing more is asked."""
+
+
+@dataclass
+class _Request:
+    keys: tuple[Key, ...]
+    future: "Future[Scored]"
+
+
+@dataclass
+class Counters:
+    """Counts so far; read by other threads."""
+
+    rows: Counter[tuple[str, KeyOutcome]] = field(default_factory=Counter[tuple[str, KeyOutcome]])
+    """Keys by party and outcome."""
+    batches: int = 0
+
+
+@dataclass(eq=False)
+class Scorer:
+    """Scores keys with the parties that are connected to a hub, from ``with`` to its end."""
+
+    run_dir: Path
+    config: ExperimentConfig
+    hub: Hub
+    log: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.settings = self.config.serving
+        self.runtime = start_runtime(self.config)
+        self._run_id = read_run_id(self.run_dir)
+        self.secret = read_secret(self.settings.key_secret)
+        self.version = load_version(self.run_dir, self.config, self.runtime)
+        self.counters = Counters()
+        self.outcomes = None if self.settings.outcomes is None else Outcomes(self.settings.outcomes, self.log)
+        self._offences = Offences(self.config.network.max_offences)
+        self._parties: dict[str, Served] = {}
+        self._session = 0
+        self._waiting = deque[_Request]()
+        self._waiting_keys = 0
+        self._changed = threading.Condition()
+        self._stopping = self._reloading = False
+        self._answered_s = 0.0
+        self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
+        self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
+
+    def __enter__(self) -> "Scorer":
+        """Begin to score."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Score what waits, and stop."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        if self.outcomes is not None:
+            self.outcomes.close()
+
+    def submit(self, keys: Sequence[Key]) -> "Future[Scored]":
+        """Return the future scores of keys, in their order. Raises QueueFull."""
+        with self._changed:
+            if self._waiting_keys + len(keys) > self.settings.queue:
+                raise QueueFull(f"{self._waiting_keys} keys wait, serving.queue is {self.settings.queue}")
+            request = _Request(tuple(keys), Future())
+            self._waiting.append(request)
+            self._waiting_keys += len(keys)
+            self._changed.notify()
+        return request.future
+
+    def reload(self) -> None:
+        """Take the run's last checkpoint before the next batch, if it is another one."""
+        with self._changed:
+            self._reloading = True
+            self._changed.notify()
+
+    def ready(self) -> dict[str, bool]:
+        """Return whether each party can be asked."""
+        parties = dict(self._parties)
+        return {name: name in parties and _usable(parties[name]) for name in self.config.parties}
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of waiting keys."""
+        return self._waiting_keys
+
+    @property
+    def cached(self) -> int:
+        """Return the number of cached embeddings."""
+        return len(self._cache)
+
+    def _run(self) -> None:
+        while True:
+            tell_manager()
+            requests = self._gather()
+            if self._reloading:
+                self._reload()
+            self._attach()
+            if requests:
+                self._answer(requests)
+            elif self._stopping:
+                return
+
+    def _gather(self) -> list[_Request]:
+        """Return the requests of the next batch; none after a while."""
+        with self._changed:
+            if not self._waiting and not self._stopping:
+                self._changed.wait(IDLE_S)
+            if not self._waiting:
+                return []
+            # Only after another batch: alone a request waits for nobody, and in a crowd batches fill meanwhile.
+            deadline_s = self._answered_s + self.settings.gather_ms / 1000
+            while self._waiting_keys < self.settings.batch and not self._stopping:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            taken: list[_Request] = []
+            keys = 0
+            while self._waiting and (not taken or keys + len(self._waiting[0].keys) <= self.settings.batch):
+                taken.append(self._waiting.popleft())
+                keys += len(taken[-1].keys)
+            self._waiting_keys -= keys
+            return taken
+
+    def _reload(self) -> None:
+        self._reloading = False
+        try:
+            if (now := read_run_id(self.run_dir)) != self._run_id:
+                raise ConfigError(f"{self.run_dir} is of run {now} now, the parties serve {self._run_id}; start anew")
+            version = load_version(self.run_dir, self.config, self.runtime)
+        except Exception as error:  # whatever lies in the folder, the old version goes on
+            self.log(f"the new version cannot be used, the old one stays: {error}")
+            return
+        if version.digest == self.version.digest:
+            self.log(f"version {version.digest[:12]} is served already, there is no newer checkpoint")
+            return
+        answering = {name for name, there in self.ready().items() if there}
+        self.version = version
+        self._cache.clear()
+        self._parties.clear()  # each begins a new session at the new version
+        self._attach()
+        # Requests wait meanwhile: a party that restores its model would count as away.
+        wait([served.ready for name, served in self._parties.items() if name in answering], RELOAD_S)
+        self.log(f"serving version {version.digest[:12]}")
+
+    def _attach(self) -> None:
+        """Let parties that have come restore the version's model; forget those that are gone."""
+        joined = self.hub.joined()
+        for name in [name for name, served in self._parties.items() if joined.get(name) is not served.link.connection]:
+            del self._parties[name]
+            if name not in joined:
+                self.log(f"{name} is away")
+        for name, connection in joined.items():
+            if name not in self._parties:
+                self._begin(name, connection)
+
+    def _begin(self, name: str, connection: PartyConnection) -> None:
+        self._session += 1
+        try:
+            link = RemoteLink(connection, self._session)
+            self._parties[name] = Served(link, link.load(self.version.references[name]))
+        except PeerLost as lost:
+            self._lose(name, lost)
+
+    def _lose(self, name: str, lost: PeerLost) -> None:
+        self._parties.pop(name, None)
+        if reason := self._offences.note(lost):
+            self.hub.barred[name] = reason
+        self.log(str(lost))
+
+    def _answer(self, requests: Sequence[_Request]) -> None:
+        keys = list(dict.fromkeys(key for request in requests for key in request.keys))
+        try:
+            scores = self._score(keys)
+        except Exception as error:
+            for request in requests:
+                request.future.set_exception(error)
+            return
+        self._answered_s = time.monotonic()
+        for request in requests:
+            mine = tuple(scores[key] for key in request.keys)
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_result(Scored(self.version.digest, mine))
+
+    def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
+        found = self._ask_all(keys)
+        outcomes: dict[Key, dict[str, KeyOutcome]] = {
+            key: {name: found[name].outcome(key) for name in self.config.parties} for key in keys
+        }
+        self.counters.batches += 1
+        for each in outcomes.values():
+            self.counters.rows.update(each.items())
+        refusing = self.settings.when_absent == "refuse"
+        scored = [
+            key
+            for key in keys
+            if (there := {"row", "cached"} & set(outcomes[key].values()))
+            and not (refusing and set(outcomes[key].values()) - there)
+        ]
+        values = dict(zip(scored, self._values(scored, found), strict=True))
+        if self.outcomes is not None and values:
+            self.outcomes.given(self.version.digest, [*values.items()])
+        return {key: Score(key, values.get(key), outcomes[key]) for key in keys}
+
+    def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
+        if not keys:
+            return []
+        joint, embeddings = self.version.joint, dict[str, Tensor]()
+        for party in joint.roster:
+            missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
+            rows = (found[party.name].row(key) for key in keys)
+            embeddings[party.name] = torch.stack([missing_D if row_D is None else row_D for row_D in rows])
+        predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
+        if self.version.drift is not None:
+            self.version.drift.add(*self.version.task.as_columns(predictions_NC))
+        digits = 9 if self.version.task.names else 15  # as in a table of predictions
+        return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
+
+    def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
+        """Ask all parties; return the answers that came in time, by party.
+
+        Owners with their own keys are asked when the label owner has told these.
+        """
+        until_s = time.monotonic() + self.settings.timeout_ms / 1000
+        own = {key: key_bytes(key, self.secret) for key in keys}
+        foreign = self.version.foreign
+        found = self._ask_some({name: own for name in self.config.parties if name not in foreign}, until_s)
+        if foreign:
+            leader = found[self.version.leader]
+            named = {
+                other: {key: leader.foreign[own[key]][place] for key in keys if own[key] in leader.foreign}
+                for place, other in enumerate(foreign)
+            }
+            found |= self._ask_some(named, until_s)
+            for other in foreign:  # without a row at the label owner nobody knows whom to ask for
+                found[other].otherwise = "none" if leader.looked else "away"
+        return found
+
+    def _ask_some(self, wanted: Mapping[str, Mapping[Key, bytes]], until_s: float) -> dict[str, "_Found"]:
+        asked = {name: self._ask(name, keys) for name, keys in wanted.items()}
+        wait([each.reply for each in asked.values() if each.reply is not None], max(until_s - time.monotonic(), 0))
+        for name, each in asked.items():
+            if each.reply is not None and each.reply.done():
+                self._take(name, each, each.reply)
+        return asked
+
+    def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
+        """Ask a party for the embeddings that are not cached, if it can be asked."""
+        found, served = _Found(keys), self._parties.get(name)
+        for key in dict.fromkeys(keys.values()):
+            if (kept := self._kept(name, key)) is None:
+                found.asked.append(key)
+                continue
+            found.of[key] = "cached"
+            found.rows[key], found.foreign[key] = kept
+        if not found.asked:
+            found.looked = True
+        elif served is not None:
+            try:
+                if _usable(served):
+                    request = Message(Kind.LOOK_UP, parts=(keys_part(found.asked),))
+                    found.reply = served.asked = served.link.send(request)
+            except PeerLost as lost:
+                self._lose(name, lost)
+        return found
+
+    def _take(self, name: str, found: "_Found", reply: "Future[Message]") -> None:
+        """Take a party's answer; it is lost by one that is wrong, and counts as away."""
+        try:
+            came = read(self._parties[name].link, reply, partial(self._parse, name, found.asked))
+        except PeerLost as lost:
+            self._lose(name, lost)
+            return
+        if came is None:
+            found.of.update(dict.fromkeys(found.asked, "declined"))
+            return
+        found.looked = True
+        for key in found.asked:
+            found.of[key] = "row" if key in came else "none"
+            if key in came:
+                found.rows[key], found.foreign[key] = came[key]
+                self._keep(name, key, came[key])
+
+    def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, "_Row"] | None:
+        """Return the rows of the keys that a party has; None where its owner declines.
+
+        Raises MessageError and Diverged for an answer that is none.
+        """
+        if Found.of(reply).outcome != "looked":
+            return None
+        there = read_presence(reply.only(PartKind.PRESENCE), len(keys))
+        present = [key for key, here in zip(keys, there, strict=True) if here]
+        if not present:
+            return {}
+        (receiver,) = (party.receiver for party in self.version.joint.roster if party.name == name)
+        shape = len(present), receiver.width
+        embedding_nD = decode_finite(
+            reply.only(PartKind.EMBEDDING), shape, self.config.wire.values, receiver.what
+        ).clone()
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} has values beyond {MOST_TESTED:g}")
+        others = len(self.version.foreign) if name == self.version.leader else 0
+        payload = reply.only(PartKind.KEYS)
+        foreign = read_keys(payload) if len(payload) else []
+        if len(foreign) != others * len(present):
+            raise MessageError(f"{len(foreign)} keys of other owners came for {len(present)} rows and {others} owners")
+        by_row = zip(*(foreign[place * len(present) :][: len(present)] for place in range(others)), strict=True)
+        names = list(by_row) if others else [()] * len(present)
+        return dict(zip(present, zip(embedding_nD.unbind(), names, strict=True), strict=True))
+
+    def _kept(self, name: str, key: bytes) -> "_Row | None":
+        if not self.settings.cache_s:
+            return None
+        until_s, row = self._cache.get((name, key), (0.0, None))
+        return row if time.monotonic() < until_s else None
+
+    def _keep(self, name: str, key: bytes, row: "_Row") -> None:
+        if self.settings.cache_s:
+            self._cache.pop((name, key), None)  # the oldest stand first
+            self._cache[name, key] = time.monotonic() + self.settings.cache_s, row
+            if len(self._cache) > MOST_CACHED:
+                self._cache.popitem(last=False)
+
+
+_Row = tuple[Tensor, tuple[bytes, ...]]
+"""An embedding [D]; at the label owner also the keys by which other owners know the row."""
+
+
+@dataclass
+class _Found:
+    """Outcomes and embeddings of some keys at one party."""
+
+    names: Mapping[Key, bytes]
+    """Name of each key at the party."""
+    of: dict[bytes, KeyOutcome] = field(default_factory=dict[bytes, KeyOutcome])
+    rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
+    """Embeddings [D]."""
+    foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
+    asked: list[bytes] = field(default_factory=list[bytes])
+    reply: "Future[Message] | None" = None
+    looked: bool = False
+    """It has answered, or needed not be asked."""
+    otherwise: KeyOutcome = "away"
+    """Outcome of a key without a name at this party."""
+
+    def outcome(self, key: Key) -> KeyOutcome:
+        """Return the outcome of a key."""
+        return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
+
+    def row(self, key: Key) -> Tensor | None:
+        """Return a key's embedding [D], if it came."""
+        return self.rows.get(self.names[key]) if key in self.names else None
+
+
+def _usable(served: Served) -> bool:
+    """Return whether a party has restored its model and answered what it was asked. Raises PeerLost."""
+    if not served.ready.done():
+        return False
+    served.ready.result()
+    return served.asked is None or served.asked.done()

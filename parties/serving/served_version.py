@@ -1,0 +1,86 @@
+"""A version of the model that is served: the head of one checkpoint, with references to each party's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.core.build import TrainingLabels, build_joint_model, build_roster, feature_config
+from vfl.core.joint_model import SplitModel
+from vfl.core.server import OWNER
+from vfl.core.tasks import Task, restored_task
+from vfl.data.drift import Histograms, Window
+from vfl.data.files import Labels
+from vfl.messages.keys import MOST_KEYS
+from vfl.parties.uses.predict import MeanEmbeddings
+from vfl.predict.predict import leader_of
+from vfl.predict.trained_run import Trained, load_run
+from vfl.runs.checkpoint import State
+from vfl.runs.runtime import Runtime
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The head of one checkpoint, with references to each party's own checkpoint."""
+
+    digest: str
+    joint: SplitModel
+    references: Mapping[str, State]
+    """Reference by party, from which its link restores it."""
+    instead: Mapping[str, Tensor]
+    """Replacement [D] of a missing embedding, by party; empty for placeholders."""
+    columns: tuple[str, ...]
+    """Columns of a key."""
+    leader: str
+    """The label owner."""
+    foreign: tuple[str, ...]
+    """Owners who know the label owner's rows by another key, in the order of their names."""
+    drift: Window | None
+    """Latest scores, beside those of the test samples; None of a run from before they were kept."""
+
+    @property
+    def task(self) -> Task:
+        """Task of the head."""
+        return self.joint.trainer.task
+
+
+def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
+    """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
+    trained = load_run(run_dir)
+    own = trained.sections[OWNER]
+    if any("model" in trained.sections[name] for name in config.parties):
+        raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")
+    leader = leader_of(config)
+    table = config.data.tables.get(leader)
+    if table is None or table.key is None:
+        raise ConfigError(f"data.tables.{leader}.key: is missing; only tables have keys to ask for")
+    task, names = restored_task(own["task"]), config.parties
+    values_N = torch.zeros(2, dtype=torch.int64 if task.names else torch.float32)
+    present_NK = torch.ones(2, len(names), dtype=torch.bool) if own["placeholders"] else None
+    train = TrainingLabels(values_N, task, present_NK)
+    roster = build_roster({}, train, config)
+    joint = build_joint_model(roster, train, Labels(torch.arange(2), values_N), config, runtime)
+    joint.trainer.load_state_dict(own["head"])
+    joint.trainer.head.eval()
+    references = {name: trained.sections[name] for name in names}
+    foreign = tuple(sorted(other for other in table.keys if other in names))
+    if config.serving.batch * len(foreign) > MOST_KEYS:
+        raise ConfigError(
+            f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
+        )
+    joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
+    drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
+    return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift)
+
+
+def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:
+    match config.serving.when_absent:
+        case "mean":
+            return MeanEmbeddings(run_dir, trained).of(config.parties)
+        case "zeros":
+            return {name: torch.zeros(feature_config(config, name).embedding_size) for name in config.parties}
+        case _:
+            return {}

@@ -1,0 +1,363 @@
+"""A party that serves: it embeds the rows of its own table by key, for whoever scores with the trained model.
+
+It joins as for a training, goes back to the checkpoint that the server's refers to, and answers LOOK_UP and nothing
+else. Its table may be replaced meanwhile.
+"""
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from vfl.base.errors import one_line
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.network import ConsentConfig
+from vfl.core.build import feature_config
+from vfl.core.party import FeatureParty
+from vfl.data.drift import DRIFT
+from vfl.data.samples import Samples
+from vfl.data.source import Preparation, prepare_samples
+from vfl.data.tables.preparation import TablePreparation
+from vfl.data.tables.source import Tables
+from vfl.messages.keys import Found, key_bytes, keys_part, presence_part, read_keys
+from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+from vfl.parties.network.action_log import NAME as AUDIT
+from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.admission import check_party
+from vfl.parties.network.clock_and_threads import SYSTEM, System
+from vfl.parties.network.party.consent import NoConsent
+from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.order_checks import Worker
+from vfl.parties.network.party.participation import Answer, Participation
+from vfl.parties.network.party.party_process import check_welcome
+from vfl.parties.network.party.training_session import open_store
+from vfl.parties.network.tls.certificates import Peer
+from vfl.parties.network.training_terms import serving_agreement
+from vfl.parties.network.transport.security import load_identity
+from vfl.parties.network.wire.session import Goodbye, Hello, Restore
+from vfl.parties.serving.served_drift import ServedDrift
+from vfl.predict.predict import MOST_NAMED
+from vfl.predict.trained_run import load_party
+from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
+from vfl.runs.secret_files import read_secret
+
+LOOKS_S = 1.0
+"""Seconds between checks whether the table has been replaced."""
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class ServedRows:
+    """The rows of a table, prepared for the party's model, and where each key's is."""
+
+    raw: Samples
+    samples: Samples
+    places: dict[bytes, int]
+    known_as: tuple[list[bytes], ...]
+    """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """The rows of a table as they were read."""
+
+    samples: Samples
+    keys: list[bytes]
+    known_as: tuple[list[bytes], ...]
+    lines: tuple[str, ...] = ()
+    """Names of the rows, by their place in the file."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(eq=False)
+class ServedTable:
+    """A table of rows to be scored, read again when its file changes. If it cannot be read, the old rows stay.
+
+    Args:
+        path: of the table.
+        read: returns its raw rows. Raises ValueError and OSError.
+        drift: counts the rows that are scored; told as often as the file is looked at.
+        log: shows a line.
+    """
+
+    path: Path
+    read: Callable[[Path], RawRows]
+    drift: ServedDrift
+    log: Callable[[str], None]
+    outliers: Callable[[Preparation, RawRows], Mapping[int, str]] = lambda preparation, raw: {}
+    """Returns, by row, a line about a cell too far from the training rows: that row is not there."""
+
+    def __post_init__(self) -> None:
+        self._seen = self._look()
+        self._raw = self.read(self.path)
+        self._prepared: tuple[object, ServedRows] | None = None
+        self._ended = threading.Event()
+        self._drift_failed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
+        self._thread.start()
+        self.log(f"{self.path}: {len(self._raw)} rows to be scored")
+
+    def rows_for(self, party: FeatureParty) -> ServedRows:
+        """Return the present rows as the party's model takes them."""
+        with self._lock:
+            raw = self._raw
+            if self._prepared is None or self._prepared[0] != (party, raw):
+                far = self.outliers(party.preparation, raw)
+                for line in [*far.values()][:MOST_NAMED]:
+                    self.log(f"{self.path}: {line}; the row has no score")
+                places = {key: place for place, key in enumerate(raw.keys) if place not in far}
+                rows = ServedRows(raw.samples, prepare_samples(party.preparation, raw.samples), places, raw.known_as)
+                self._prepared = (party, raw), rows
+            return self._prepared[1]
+
+    def close(self) -> None:
+        """Stop looking at the file."""
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> object:
+        state = self.path.stat()
+        return state.st_mtime_ns, state.st_size, state.st_ino
+
+    def _watch(self) -> None:
+        changed: object = None
+        while not self._ended.wait(LOOKS_S):
+            self._tell_drift()
+            try:
+                before, changed = changed, self._look()
+                if changed == self._seen or changed != before:  # as it was, or perhaps still being written
+                    continue
+                self._seen = changed
+                raw = self.read(self.path)
+            except (OSError, ValueError) as error:
+                if self._seen is not None or changed is not None:
+                    rows = len(self._raw)
+                    self.log(f"{self.path}: cannot be read, the {rows} rows of before stay: {one_line(error)}")
+                if not isinstance(error, ValueError):
+                    self._seen = changed = None
+                continue
+            with self._lock:
+                self._raw = raw
+            self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
+
+    def _tell_drift(self) -> None:
+        try:
+            self.drift.tell()
+        except OSError as error:
+            if not self._drift_failed:
+                self.log(f"{self.drift.path}: cannot be written: {one_line(error)}")
+            self._drift_failed = True
+        else:
+            self._drift_failed = False
+
+
+@dataclass(eq=False)
+class Allowance:
+    """Limit of the keys that the owner answers for: a number per minute, until a date."""
+
+    bounds: ConsentConfig
+    machine: System = SYSTEM
+    _answered: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _keys: int = 0
+    """Keys of the last minute: the sum over ``_answered``."""
+
+    def take(self, keys: int) -> Found:
+        """Count keys, and return whether the owner has agreed to answer for them."""
+        if self.bounds.until is not None and datetime.now(UTC).date() > self.bounds.until:
+            return Found(outcome="expired")
+        now_s = self.machine.now_s()
+        while self._answered and self._answered[0][0] <= now_s - MINUTE_S:
+            self._keys -= self._answered.popleft()[1]
+        if self._keys + keys > self.bounds.scored_keys:
+            return Found(outcome="too_many")
+        self._answered.append((now_s, keys))
+        self._keys += keys
+        return Found()
+
+
+class NotServing:
+    """A party before the server has said as of which checkpoint it is to answer."""
+
+    def handle(self, request: Message) -> Message:
+        """Raise MessageError: there is no model yet."""
+        raise MessageError(f"{request.kind.name} came before the model's checkpoint was named")
+
+
+@dataclass(frozen=True, eq=False)
+class ServingParty:
+    """Answers for the rows of a table with the model of one checkpoint."""
+
+    party: FeatureParty
+    table: ServedTable
+    allowance: Allowance
+    refused: Callable[[str], None]
+    """Called with a refusal's reason."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer LOOK_UP. Raises MessageError for anything else."""
+        if request.kind is not Kind.LOOK_UP:
+            raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
+        keys = read_keys(request.only(PartKind.KEYS))
+        found, frame, foreign = self.allowance.take(len(keys)), b"", list[bytes]()
+        there = np.zeros(len(keys), dtype=bool)
+        if found.outcome == "looked":
+            rows = self.table.rows_for(self.party)
+            places = [rows.places.get(key, -1) for key in keys]
+            there = np.asarray(places) >= 0
+            held = [place for place in places if place >= 0]
+            frame = self.party.embed_new(rows.samples, torch.tensor(held))
+            self.table.drift.note(self.party.preparation.histograms, rows.raw, held)
+            foreign = [known[place] for known in rows.known_as for place in held]
+        else:
+            self.refused(f"{found.outcome}: {len(keys)} keys were asked for")
+        parts = (found.part(), presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign))
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+
+
+@dataclass(eq=False)
+class ServingWorker(Worker[ServingParty | NotServing]):
+    """Carries out the orders of a server that scores."""
+
+    serve: Callable[[Restore], ServingParty]
+    """Makes what answers with the model of a checkpoint."""
+
+    def _restore(self, restore: Restore) -> ServingParty | NotServing:
+        return self.serve(restore) if restore.round else NotServing()
+
+    def _save(self, rounds: int) -> str:
+        raise MessageError(f"SAVE of round {rounds} came, this party serves scores and trains nothing")
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModels:
+    """The trained models that answer: that of the last checkpoint asked for is kept."""
+
+    run_dir: Path
+    config: ExperimentConfig
+    table: ServedTable
+    allowance: Allowance
+    refused: Callable[[str], None]
+    """Called with a refusal's reason."""
+    _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
+
+    def serve(self, restore: Restore) -> ServingParty:
+        """Return what answers with a checkpoint. Raises ValueError where the party has another one."""
+        which = restore.round, restore.digest
+        if which not in self._kept:
+            self._kept.clear()
+            self._kept[which] = _finished(self.run_dir, self.config, restore)
+        return ServingParty(self._kept[which], self.table, self.allowance, self.refused)
+
+
+def serve_party(
+    config: ExperimentConfig,
+    name: str,
+    run_dir: Path,
+    *,
+    insecure: bool,
+    console: Console,
+    machine: System = SYSTEM,
+) -> Goodbye:
+    """Answer for the rows of ``data.tables.NAME.serve`` until the server says goodbye; return its last word.
+
+    ``run_dir`` is the party's folder of the training. Raises ValueError for what cannot be used or the server refuses,
+    PeerLost where it stays away, KeyboardInterrupt where this process is stopped while no server is there.
+    """
+    check_party(config, name)
+    served = config.data.tables.get(name)
+    if served is None or served.serve is None:
+        raise ConfigError(f"data.tables.{name}.serve: is missing; name the table of rows to be scored")
+    tls = load_identity(name, config.network, insecure=insecure)
+    if not read_run_id(run_dir):
+        raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
+    check_run(run_dir, config, resume=True)
+    secret = read_secret(config.serving.key_secret)
+    source, audit = _trained_source(run_dir, name), AuditLog(run_dir)
+    hello = _serving_hello(config, name, run_dir)
+    dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
+    drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
+    outliers = partial(_outliers, source, name)
+    table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print, outliers)
+
+    def refused(reason: str) -> None:
+        audit.note("refused", dialer.server or Peer("server"), reason)
+
+    models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused)
+
+    def begin(welcome: Message) -> Answer:
+        if config.network.consent.run not in (None, welcome.run):
+            raise NoConsent(
+                f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"
+            )
+        check_welcome(run_dir, welcome.run)
+        return ServingWorker(welcome.run, models.serve).answer
+
+    forget_attempt(run_dir, AUDIT)
+    console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
+    with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
+        goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)").follow_orders()
+        say_end(goodbye.exit_code, goodbye.reason)
+        return goodbye
+
+
+def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Message:
+    hello = Hello(
+        party=name,
+        instance=secrets.token_hex(8),
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=serving_agreement(config),
+        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
+    )
+    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
+
+
+def _trained_source(run_dir: Path, name: str) -> Tables:
+    loaded = load_party(run_dir)
+    if loaded is None:
+        raise ConfigError(f"--run-dir: {run_dir} holds no trained model of this party; train first")
+    if not isinstance(loaded[1], Tables):
+        raise ConfigError(f"data.tables.{name}.serve: {loaded[1].data.dataset.kind} has no tables")
+    return loaded[1]
+
+
+def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> FeatureParty:
+    """Return the party as of a checkpoint. Raises ValueError where its own is another one."""
+    store = open_store(run_dir, config.checkpoint.keep)
+    if restore.round not in store.rounds() or store.digest(restore.round) != restore.digest:
+        raise ValueError(
+            f"the server scores with the checkpoint of round {restore.round}, which {store.directory} does not have; "
+            "restore the party's folder"
+        )
+    loaded = load_party(run_dir, restore.round)
+    assert loaded is not None, "its checkpoint is there"
+    party = loaded[0]
+    party.model.eval()
+    return party
+
+
+def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
+    rows = source.served_rows(path, name)
+    known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
+    keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
+    order = torch.arange(len(keys)) if rows.order is None else rows.order.argsort()
+    lines = tuple(f"row {int(place) + 1}" for place in order)
+    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, lines)
+
+
+def _outliers(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
+    assert isinstance(preparation, TablePreparation)
+    rows = [row for row, _ in preparation.far(raw.samples)]
+    return dict(zip(rows, source.outliers(name, preparation, raw.samples, raw.lines), strict=True))

@@ -1,0 +1,1 @@
+"""Uses of a trained run whose parties are processes: predict, compare."""

@@ -1,0 +1,1 @@
+"""Training from Python: what ``import vfl`` offers (docs/python.md)."""

@@ -1,0 +1,411 @@
+"""Classifier and regressor over several owners' tables by scikit-learn's conventions: ``vfl.VerticalClassifier``.
+
+They write the owners' tables as Parquet into a temporary folder, train there as ``lvfl train`` does, with settings that
+need no search (`vfl.config.presets`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
+folder. A pickled estimator takes its run along.
+
+Shapes: N rows, C classes.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportMissingParameterType=false
+# scikit-learn ships no stubs, and numpy's signatures are partly unannotated.
+
+import io
+import re
+import shutil
+import tempfile
+import warnings
+import weakref
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from vfl.api.frames_to_files import (
+    LABEL,
+    OwnerTable,
+    draw_tested,
+    lacking,
+    owners_of,
+    places,
+    refuse_repeated,
+    write_new,
+    write_owners,
+)
+from vfl.api.train import Columns, Run, in_columns
+from vfl.base.errors import PeerLost
+from vfl.base.subsets import lost_without
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.console import ShowConsole
+from vfl.config.files import lay_over
+from vfl.config.presets import ROUNDS, table_settings
+from vfl.config.registry import nearest
+from vfl.core.local import InProcess, build_in_process
+from vfl.data.tables.labels import positive_last, tell_alike
+from vfl.predict.predict import WhenAbsent, check_word, predict_new_rows
+from vfl.predict.trained_run import load_trained
+from vfl.runs.mode import Built, Stage
+from vfl.runs.run import run_experiment
+from vfl.runs.run_folder import read_summary, write_summary
+
+DROPPED = "keys are in the tables of all owners; dropped"
+"""Words of a training about rows without a counterpart."""
+ALONE = "owner"
+"""Name of a single owner, whose table has no name."""
+_OWN = ("_folder", "_trained")
+"""Attributes of a fit beside the public ones, whose names end with _."""
+
+
+class _Vertical(BaseEstimator):
+    """Common base of classifier and regressor.
+
+    Args:
+        alpha: removed share of the feature models' width: a number, ``{round: value}``, or either by owner.
+        beta: share of the embeddings' entries that do not travel, given alike.
+        rounds: of training; twice as many train twice as long.
+        key: column by which the owners' rows belong together; None: row i of every table is the same sample.
+        validation_fraction: share of the samples that is not trained on and on which the run is tested. With 0 the
+            run's test metrics are those of up to 1000 training samples and say little of new ones.
+        settings: any other settings of an experiment, by dotted key (docs/configuration.md).
+        run_dir: folder of the run, which must be free; None: a temporary one that lives as long as the estimator.
+        random_state: seed of models, batches and what is held back.
+        verbose: show the training's progress.
+
+    The first owner is the one of the labels.
+    """
+
+    _task: Literal["classification", "regression"]
+
+    def __init__(
+        self,
+        *,
+        alpha: Any = 0.0,
+        beta: Any = 0.0,
+        rounds: int = ROUNDS,
+        key: str | None = None,
+        validation_fraction: float = 0.0,
+        settings: Mapping[str, Any] | None = None,
+        run_dir: str | Path | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.alpha = alpha
+        self.beta = beta
+        self.rounds = rounds
+        self.key = key
+        self.validation_fraction = validation_fraction
+        self.settings = settings
+        self.run_dir = run_dir
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @property
+    def costs_(self) -> Columns:
+        """Each owner's multiply-accumulates, bytes in both directions and seconds of training; a row per owner."""
+        check_is_fitted(self, "run_")
+        return in_columns(
+            [
+                {
+                    "owner": owner,
+                    "macs": spent["train_macs"],
+                    "bytes": spent["uplink_bytes"] + spent["downlink_bytes"],
+                    "seconds": spent["train_time_s"],
+                }
+                for owner, spent in self.run_.summary["parties"].items()
+            ],
+            index="owner",
+        )
+
+    @property
+    def contributions_(self) -> dict[str, float]:
+        """Loss in the run's test metric without each owner, replaced by placeholders; empty for one owner alone."""
+        check_is_fitted(self, "run_")
+        summary = self.run_.summary
+        sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})
+        values = {names: metrics[summary["metric"]] for names, metrics in sets.items()}
+        return lost_without(values, self.owners_, summary["metric"]) if values else {}
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = cast(Any, super()).__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(cast(Any, super()).__getstate__())
+        state.pop("_trained", None)
+        if "_folder" in state:
+            state["_named"] = str(self._folder)
+            state["_folder"] = _packed(self._folder, self.run_.folder)
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        if "_folder" in state:
+            kept = Path(tempfile.mkdtemp(prefix="lvfl-"))
+            with _removed_on_error(kept), zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
+                file.extractall(kept)
+            run = _lasting(Run(kept / "run"), kept)
+            named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), str(kept))
+            (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables lie here now
+            state |= {"_folder": kept, "run_": run}
+        cast(Any, super()).__setstate__(state)
+
+    @contextmanager
+    def _whole_or_not_fitted(self) -> Generator[None]:
+        """Forget what earlier and half fits have found, where the present one ends with an error."""
+        try:
+            yield
+        except BaseException:
+            for name in [name for name in vars(self) if name.endswith("_") or name in _OWN]:
+                delattr(self, name)
+            raise
+
+    def _fit(
+        self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], chosen: Mapping[str, str] | None = None
+    ) -> Self:
+        """Train; ``chosen`` are settings that the data decide."""
+        rows = len(next(iter(owners.values())).keys)
+        if len(labels_N) != rows:
+            raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
+        if rows < 2:
+            raise ConfigError(f"X: has {rows} sample; training needs two or more")
+        draw = check_random_state(self.random_state)
+        # An int is the run's seed itself, so that a YAML file that names it trains the same.
+        whole = isinstance(self.random_state, int | np.integer)
+        seed = int(self.random_state) if whole else int(draw.randint(2**31 - 1))
+        tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
+        folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
+        with _removed_on_error(folder):
+            self.run_, self._trained = self._train(folder, owners, labels_N, tested, seed, chosen or {})
+        self._folder, self.owners_ = folder, list(owners)
+        return self
+
+    def _train(
+        self,
+        folder: Path,
+        owners: Mapping[str, OwnerTable],
+        labels_N: NDArray[Any],
+        tested: NDArray[np.int64],
+        seed: int,
+        chosen: Mapping[str, str],
+    ) -> tuple[Run, InProcess]:
+        rows = len(labels_N)
+        again = self.validation_fraction == 0
+        if not any("duplicates" in name for name in self.settings or {}):
+            refuse_repeated(owners)
+        tables, test_file = write_owners(folder, owners, labels_N, tested, again=again)
+        values = table_settings(rows - (0 if again else len(tested)), self.rounds)
+        values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
+        values |= {"name": "python", "seed": seed, "task": self._task}
+        values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}
+        values["evaluation"] = {"subsets": len(owners) > 1, "every": self.rounds}
+        values["checkpoint"] = {"every": self.rounds}
+        config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
+        console = ShowConsole() if self.verbose else Console(quiet=True)
+        run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
+        built: list[InProcess] = []
+
+        def build(config: ExperimentConfig, stage: Stage) -> Built:
+            built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
+            return Built(built[0].server)
+
+        lines = [*config.warnings(), *lacking(owners)]
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
+        except ValueError as error:
+            raise ConfigError(_told(error, str(folder))) from None
+        if not outcome.finished:
+            rounds = outcome.summary["rounds"]
+            raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
+        for line in lines:
+            warnings.warn(line, stacklevel=4)
+        for each in caught:
+            # The training counts rows of its own files, in which tested samples are there twice.
+            if DROPPED not in str(each.message):
+                warnings.warn(_told(each.message, str(folder)), each.category, stacklevel=4)
+        return _lasting(Run(run_dir), folder), built[0]
+
+    def _predicted(self, given: Any, missing_parties: WhenAbsent | None) -> NDArray[np.floating[Any]]:
+        """Return probabilities or values [N, C], in the order of the first owner's rows."""
+        check_is_fitted(self, "run_")
+        when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
+        check_word("missing_parties", when)
+        owners = self._owners(given, fitted=True)
+        for name in owners:
+            if name not in self.owners_:
+                raise ConfigError(f"X: no owner is called {name!r}{nearest(name, self.owners_)}")
+        absent = [name for name in self.owners_ if name not in owners]
+        if absent and when == "refuse":
+            raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
+        first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
+        if len(first.keys) == 0:
+            raise ConfigError("X: holds no row")
+        self._trained = getattr(self, "_trained", None) or load_trained(self.run_.folder)
+        with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
+            paths = write_new(Path(folder), owners)
+            try:
+                prediction = predict_new_rows(self._trained, paths, absent, when)
+            except (ValueError, PeerLost) as error:
+                raise ConfigError(_told(error, folder)) from None
+        found = [key[0] for key in prediction.keys[1:]]
+        return prediction.probabilities_NC.numpy()[places(first.keys, found)]
+
+    def _owners(self, given: Any, *, fitted: bool) -> dict[str, OwnerTable]:
+        """Return the owners of tables by name, or the single owner of a plain table or array."""
+        if isinstance(given, Mapping) and not issparse(given):  # a sparse array of keys is a mapping as well
+            return owners_of(given, self.key)
+        if hasattr(given, "__arrow_c_stream__") and self.key is not None:
+            return owners_of({ALONE: given}, self.key)
+        array = validate_data(self, cast(Any, given), reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
+        return owners_of({ALONE: np.asarray(array)}, self.key)
+
+
+class VerticalClassifier(ClassifierMixin, _Vertical):
+    """A classifier over several owners' tables, trained by LVFL.
+
+    `fit({"bank": frame, "insurer": frame}, y)`; ``predict_proba`` and ``predict`` take tables given alike.
+    ``positive_class`` is the one of two that the run's AUC, F1 and average precision judge; None: ``classes_[1]``.
+    """
+
+    _task = "classification"
+
+    def __init__(
+        self,
+        *,
+        alpha: Any = 0.0,
+        beta: Any = 0.0,
+        rounds: int = ROUNDS,
+        key: str | None = None,
+        validation_fraction: float = 0.0,
+        positive_class: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        run_dir: str | Path | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            alpha=alpha,
+            beta=beta,
+            rounds=rounds,
+            key=key,
+            validation_fraction=validation_fraction,
+            settings=settings,
+            run_dir=run_dir,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.positive_class = positive_class
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on owners' tables and the labels of the first one's rows.
+
+        Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
+        """
+        with self._whole_or_not_fitted():
+            owners = self._owners(X, fitted=False)
+            labels_N = _labels(y)
+            check_classification_targets(labels_N)
+            self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
+            names, chosen = [*map(str, self.classes_)], dict[str, str]()
+            if self.classes_.dtype.kind in "OU":
+                tell_alike("y", names)
+            if self.positive_class is not None:
+                positive_last(tuple(names), str(self.positive_class), "positive_class")
+                chosen = {"data.positive_class": str(names.index(str(self.positive_class)))}
+            self._fit(owners, codes_N, chosen)
+            summary = read_summary(self.run_.folder)
+            if "positive_class" in summary:  # the run's names are the codes
+                write_summary(self.run_.folder, summary | {"positive_class": names[int(summary["positive_class"])]})
+            return self
+
+    def predict_proba(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
+        """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
+
+        ``missing_parties`` replaces an owner that is not in ``X`` or has no row for a key: its mean embedding, the
+        placeholder that the head learned with ``training.party_dropout``, or zeros; refuse and None replace none.
+        """
+        found_NC = self._predicted(X, missing_parties).astype(np.float64)
+        task = self._trained.server.trainer.task
+        found_NC = found_NC[:, [task.names.index(str(code)) for code in range(len(self.classes_))]]
+        return found_NC / found_NC.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[Any]:
+        """Return the most probable class of each row [N]."""
+        probabilities_NC = self.predict_proba(X, missing_parties)  # first: it raises if the estimator is not fitted
+        return self.classes_[probabilities_NC.argmax(axis=1)]
+
+
+class VerticalRegressor(RegressorMixin, _Vertical):
+    """A regressor over several owners' tables, trained by LVFL.
+
+    `fit({"bank": frame, "insurer": frame}, y)`; ``predict`` takes tables given alike.
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on owners' tables and the values of the first one's rows; errors as ``VerticalClassifier.fit``."""
+        with self._whole_or_not_fitted():
+            owners = self._owners(X, fitted=False)
+            values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
+            return self._fit(owners, values_N)
+
+    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
+        """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
+        return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
+
+
+def _lasting(run: Run, folder: Path) -> Run:
+    """Return the run, with which its private folder is removed."""
+    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    return run
+
+
+@contextmanager
+def _removed_on_error(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _told(error: Exception | Warning | str, folder: str) -> str:
+    """Return a text without the names of temporary files and columns, and options of a command."""
+    told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
+    return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
+
+
+def _labels(y: Any) -> NDArray[Any]:
+    """Return labels [N]. Raises ValueError if there are none, or several per row."""
+    if y is None:
+        raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
+    labels_N = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
+    if missing := sum(value is None or value != value for value in labels_N.tolist()):
+        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows; leave these rows out")
+    return labels_N
+
+
+def _packed(folder: Path, run: Path) -> bytes:
+    """Return the owners' tables and the files that the run needs to predict, as a ZIP file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for path in sorted(folder.glob("*.parquet")):
+            file.write(path, path.name)
+        for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
+            if path.is_file():
+                file.write(path, Path("run", path.relative_to(run)))
+    return packed.getvalue()

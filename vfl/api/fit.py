@@ -1,0 +1,252 @@
+"""Training of a Python program's own tensors, datasets, models, head and optimizer: ``vfl.fit``.
+
+The engine is that of ``vfl.train``; objects replace what a configuration would name. The run's folder is like any
+other, but only ``vfl.fit`` can resume it, and only the returned ``ObjectsRun`` predicts: the code of its models is in
+no file.
+
+Shapes: N samples, B batch, D an embedding's width, P the width of all embeddings, C outputs.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Signatures of torch and numpy are partly untyped.
+
+import copy
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
+from torch import Tensor, nn
+
+from vfl.api.train import Run
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.console import ShowConsole
+from vfl.config.files import lay_over
+from vfl.config.registry import nearest
+from vfl.core.build import OwnModules
+from vfl.core.feature_models import check_embedding
+from vfl.core.local import InProcess, build_in_process
+from vfl.core.tasks import Task
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.rows import Rows, rows_of
+from vfl.data.samples import Samples
+from vfl.data.source import Split
+from vfl.data.sources.objects import Objects
+from vfl.data.tables.join import draw_share
+from vfl.runs.loop import Callback
+from vfl.runs.mode import Built, Stage
+from vfl.runs.optim import MakeOptimizer
+from vfl.runs.run import run_experiment
+
+OUTPUT_PROBED = 2
+"""Samples by which an embedding's width is determined."""
+
+
+@dataclass(frozen=True, eq=False)
+class Party:
+    """An owner of features.
+
+    Args:
+        name: letters, digits and ``_.-``.
+        features: a tensor, an array (also a memory-mapped one) or a map-style dataset, [N, ...].
+        model: features [B, ...] -> embeddings, float32 [B, D]; the contract is in docs/extending.md. A copy is trained.
+    """
+
+    name: str
+    features: Any
+    model: nn.Module
+
+
+class ObjectsRun(Run):
+    """A run of a program's own objects, with the trained models."""
+
+    def __init__(self, folder: Path, trained: InProcess, head: nn.Module, task: Task) -> None:
+        super().__init__(folder)
+        self._models = {party.name: party.evaluated.finished_copy() for party in trained.parties}
+        self._task = task
+        self.head = head
+        """The trained head, [B, P] -> [B, C]."""
+
+    def feature_model(self, party: str) -> nn.Module:
+        """Return a party's trained and pruned feature model, in evaluation mode."""
+        if party not in self._models:
+            raise ConfigError(f"feature_model: no party is called {party!r}{nearest(party, list(self._models))}")
+        return self._models[party]
+
+    def predict(self, samples: Any = None) -> NDArray[np.floating[Any]]:
+        """Return class probabilities [N, C], or values [N, 1], for features by party.
+
+        Raises ValueError if a party's are missing, or numbers of samples differ.
+        """
+        if not isinstance(samples, Mapping) or samples.keys() != self._models.keys():
+            raise ConfigError(f"samples: expected features by party: {', '.join(self._models)}")
+        rows = {name: rows_of(f"samples[{name!r}]", cast(Any, samples)[name]) for name in self._models}
+        _same_length({name: len(each) for name, each in rows.items()}, "samples")
+        size, count = self.config.evaluation.batch_size, len(next(iter(rows.values())))
+        batches: list[Tensor] = []
+        with torch.inference_mode():
+            for start in range(0, count, size):
+                batch = torch.arange(start, min(start + size, count))
+                parts = [model(rows[name][batch]) for name, model in self._models.items()]
+                batches.append(self._task.predictions(self.head(torch.cat(parts, dim=1))))
+        return torch.cat(batches).numpy()
+
+
+def fit(
+    parties: Sequence[Party],
+    y: ArrayLike | Tensor,
+    *,
+    head: nn.Module | None = None,
+    optimizer: MakeOptimizer | None = None,
+    test: float | Sequence[int] | NDArray[np.int64] = 0.2,
+    settings: Mapping[str, object] | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    verbose: bool = False,
+) -> ObjectsRun:
+    """Train parties' models and a head on rows that belong together, as ``lvfl train`` does, and return the run.
+
+    Args:
+        parties: in the order in which the head reads their embeddings; sample i is row i of each.
+        y: labels [N]: classes, or float for amounts.
+        head: all embeddings [B, P] -> [B, C]; by default the perceptron of ``models.head``. A copy is trained.
+        optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
+        test: share of the samples that is the test, or their rows.
+        settings: of an experiment, by dotted key.
+        run_dir: folder of the run; by default a temporary one, which goes with the run.
+        resume: continue from the last checkpoint in ``run_dir``; give the same objects, untrained.
+        callbacks: called after each round.
+        verbose: show the training's progress.
+
+    Raises ValueError, one line, for arguments that do not fit together; KeyboardInterrupt after the checkpoint of a
+    training that a signal has ended.
+    """
+    for party in cast(Sequence[object], parties):
+        if not isinstance(party, Party):
+            raise ConfigError(f"parties: expected vfl.Party(name, features, model), got {type(party).__name__}")
+    if not hasattr(y, "__len__"):
+        raise ConfigError(f"y: expected labels [N], got {type(y).__name__}")
+    own = {party.name: _checked(party) for party in parties}
+    if not own or len(own) < len(parties):
+        raise ConfigError("parties: give one or more, each with a name of its own")
+    _same_length({name: len(rows) for name, rows in own.items()} | {"y": len(cast(Any, y))}, "parties")
+    models = {party.name: copy.deepcopy(party.model) for party in parties}
+    labels_N, classes = _labels(y)
+    config = _experiment(own, models, classes, settings or {})
+    split = _split(own, labels_N, classes, test, config.seed)
+    given = OwnModules(models, copy.deepcopy(head), optimizer)
+    _check_head(given.head, config, len(classes) or 1)
+    built: list[InProcess] = []
+
+    def build(config: ExperimentConfig, stage: Stage) -> Built:
+        source = Objects(config.data, config.seed)
+        source.task, source.given = config.task, split
+        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given))
+        return Built(built[0].server)
+
+    temporary = Path(tempfile.mkdtemp(prefix="lvfl-")) if run_dir is None else None
+    folder = Path(run_dir) if run_dir is not None else cast(Path, temporary) / "run"
+    outcome = run_experiment(
+        config,
+        folder,
+        resume=resume,
+        console=ShowConsole() if verbose else Console(quiet=True),
+        extra_callbacks=callbacks,
+        build=build,
+    )
+    if not outcome.finished:
+        raise outcome.interruption(folder)
+    trainer = built[0].server.trainer
+    run = ObjectsRun(folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
+    if temporary is not None:
+        weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
+    return run
+
+
+def _checked(party: Party) -> Rows:
+    if not isinstance(cast(object, party.model), nn.Module):
+        raise ConfigError(f"parties: {party.name}'s model is no torch.nn.Module, but {type(party.model).__name__}")
+    return rows_of(f"parties: {party.name}", party.features)
+
+
+def _same_length(lengths: Mapping[str, int], what: str) -> None:
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(f"{what}: samples differ in number ({', '.join(f'{n}: {c}' for n, c in lengths.items())})")
+
+
+def _labels(y: ArrayLike | Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels [N] and the names of the classes: int64 with names, or float64 without."""
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if values.ndim != 1:
+        raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise ConfigError("y: holds NaN or infinity")
+        return torch.from_numpy(values.astype(np.float64)), ()
+    names, codes = np.unique(values, return_inverse=True)
+    if len(names) < 2:
+        raise ConfigError(f"y: holds one class only, {names[0]!r}; give two or more, or float for amounts")
+    return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
+
+
+def _experiment(
+    own: Mapping[str, Rows], models: Mapping[str, nn.Module], classes: Sequence[str], settings: Mapping[str, object]
+) -> ExperimentConfig:
+    widths = {
+        name: check_embedding(models[name], [rows[torch.arange(min(OUTPUT_PROBED, len(rows)))]]).shape[1]
+        for name, rows in own.items()
+    }
+    values: dict[str, Any] = {
+        "name": "python",
+        "task": "classification" if classes else "regression",
+        "data": {"dataset": {"kind": "objects", "options": {"owners": [*own]}}},
+        "models": {"parties": {name: {"kind": "given", "embedding_size": width} for name, width in widths.items()}},
+        "training": {"labels": "server"},
+    }
+    config = parse_config(lay_over(values, settings))
+    if config.training.labels != "server":
+        raise ConfigError("settings: training.labels is server where objects are given")
+    return config
+
+
+def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], test: Any, seed: int) -> Split:
+    """Return all parties' samples; their ids are the rows."""
+    count, is_test = len(labels_N), np.zeros(len(labels_N), bool)
+    if isinstance(test, float | int):
+        if not 0 < test < 1:
+            raise ConfigError(f"test: {test} is no share between 0 and 1; or give the rows")
+        is_test = draw_share(count, float(test), seed, "objects_split")
+    else:
+        rows = np.asarray(test)
+        if rows.dtype.kind not in "iu" or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= count:
+            raise ConfigError(f"test: expected row numbers from 0 to {count - 1}, or a share")
+        is_test[rows] = True
+    train, tested = (torch.from_numpy(np.flatnonzero(each)) for each in (~is_test, is_test))
+    if not len(train):
+        raise ConfigError("test: all samples are test samples; leave some to train on")
+    # `Rows` stand in the place of tensors: a copy of all features is what they avoid.
+    parts = [
+        PartyData(name, *(Samples(each, cast(Tensor, rows.take(each))) for each in (train, tested)))
+        for name, rows in own.items()
+    ]
+    return Split(tuple(parts), LabelData(classes, *(Labels(each, labels_N[each]) for each in (train, tested))))
+
+
+def _check_head(head: nn.Module | None, config: ExperimentConfig, outputs: int) -> None:
+    """Raise ValueError for a head that does not return [B, C] for all embeddings [B, P]."""
+    if head is None:
+        return
+    if not isinstance(cast(object, head), nn.Module):
+        raise ConfigError(f"head: is no torch.nn.Module, but {type(head).__name__}")
+    width = sum(config.models.parties[name].embedding_size for name in config.parties)
+    try:
+        check_embedding(head, [torch.zeros(OUTPUT_PROBED, width)], outputs)
+    except ValueError as error:
+        raise ConfigError(f"head: for embeddings [B, {width}] and {outputs} outputs: {error}") from None

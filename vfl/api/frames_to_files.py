@@ -1,0 +1,189 @@
+"""Tables of a Python program, written as the files that a training reads: keys, labels, test samples and features.
+
+If the owners' rows have no key, row i of every table is the same sample, and its key is i. Samples that are both tested
+and trained on are written twice, under a second key.
+
+Shapes: N rows, F columns.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Signatures of numpy are partly unannotated.
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vfl.base.errors import ConfigError
+from vfl.data.tables.arrow import Column, pa, pc, pq
+from vfl.data.tables.cells import Block, plain
+from vfl.data.tables.columns import key_text
+from vfl.data.tables.frames import frame_table
+
+ROW, LABEL = "lvfl_row", "lvfl_label"
+"""Names of the columns added to a user's."""
+AGAIN = "again "
+"""Prefix of the key of a sample's second copy, which is tested."""
+EVALUATED = 1000
+"""Most training samples that are tested if none are held back."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnerTable:
+    """An owner's table with its key column, text."""
+
+    table: Any
+    key: str
+    arrays: bool
+    """The table came as an array: all of its columns are numbers, whatever they look like."""
+
+    @property
+    def keys(self) -> Column:
+        """Keys as text [N]."""
+        return self.table.column(self.key).combine_chunks()
+
+    def features(self) -> dict[str, str] | None:
+        """Return the kinds of the columns; None lets the training guess."""
+        names = [name for name in self.table.column_names if name not in (self.key, LABEL)]
+        return dict.fromkeys(names, "number") if self.arrays else None
+
+
+def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
+    """Return the owner of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
+    array = isinstance(given, np.ndarray)
+    if array and key is not None:
+        raise ConfigError(f"{name}: an array has no column {key!r}; give a data frame, or leave out key")
+    table = frame_table(name, _columns(name, cast(Any, given)) if array else given)
+    if not table.column_names:
+        raise ConfigError(f"{name}: has no column")
+    if table.num_rows == 0:
+        raise ConfigError(f"{name}: holds no row")
+    if taken := {ROW, LABEL} & {*table.column_names}:
+        raise ConfigError(f"{name}: column {min(taken)!r} has a name that training needs itself; rename it")
+    if key is None:
+        rows = [f"{row:0{len(str(table.num_rows))}}" for row in range(table.num_rows)]
+        return OwnerTable(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)
+    if key not in table.column_names:
+        raise ConfigError(f"{name}: has no column {key!r}, the key; it has {', '.join(table.column_names[:12])}")
+    cells = plain(name, key, table.column(key).combine_chunks())
+    if cells.null_count:
+        raise ConfigError(f"{name}: column {key!r}, the key, has no value in {cells.null_count} rows")
+    text = key_text(name, Block(0, {key: cells}), (key,))  # as the reader: what it does not match is not matched here
+    return OwnerTable(table.set_column(table.column_names.index(key), key, text), key, array)
+
+
+def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    if array.ndim != 2:
+        raise ConfigError(f"{name}: expected an array [N, F], got {list(array.shape)}")
+    try:
+        values = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers; give a data frame") from None
+    return {f"x{place}": np.ascontiguousarray(values[:, place]) for place in range(values.shape[1])}
+
+
+def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
+    """Return the owners of tables by name. Raises ValueError, one line, for other objects or tables that do not fit."""
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"X: expected tables by owner, as {{'bank': frame}}, got {type(given).__name__}")
+    named = cast(Mapping[object, object], given)
+    if any(not isinstance(name, str) for name in named):
+        raise ConfigError("X: owners' names are text")
+    for name in named:
+        if not re.fullmatch(r"\w[\w.-]{0,63}", str(name), re.ASCII):  # it names a file as well
+            raise ConfigError(f"X: {name!r} cannot name an owner: use letters, digits and _.-")
+    owners = {str(name): owner_of(f"X[{name!r}]", table, key) for name, table in named.items()}
+    rows = {name: owner.table.num_rows for name, owner in owners.items()}
+    if key is None and len(set(rows.values())) > 1:
+        told = ", ".join(f"{count} of {name}" for name, count in rows.items())
+        raise ConfigError(f"X: rows of different number ({told}); give the same samples, or key=COLUMN")
+    return owners
+
+
+def refuse_repeated(owners: Mapping[str, OwnerTable]) -> None:
+    """Raise ConfigError, which names keys, for a table that has some more than once."""
+    for name, owner in owners.items():
+        counts = pc.value_counts(owner.keys)
+        repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if len(repeated):
+            some = ", ".join(map(repr, repeated.slice(0, 3).to_pylist()))
+            what = f"has keys in several rows, {len(repeated)} in all, such as {some}"
+            raise ConfigError(f"X[{name!r}]: column {owner.key!r} {what}; keep a row of each")
+
+
+def lacking(owners: Mapping[str, OwnerTable]) -> list[str]:
+    """Return a line for each further owner that lacks rows of the first one, or has others."""
+    (first, rows), *others = owners.items()
+    lines: list[str] = []
+    for name, owner in others:
+        found = pc.sum(pc.is_in(rows.keys, value_set=owner.keys)).as_py() or 0
+        if found < max(len(rows.keys), len(owner.keys)):
+            what = f"{found} of {len(rows.keys)} rows of {first} have a row of {name}, which has {len(owner.keys)}"
+            lines.append(f"X: {what}; training takes rows that all owners have")
+    return lines
+
+
+def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.random.RandomState) -> NDArray[np.int64]:
+    """Return the rows to test, ascending: a share of each class, with at least one row of two classes.
+
+    ``fraction`` 0 draws some of all rows. Raises ValueError if too few are left to train on.
+    """
+    if not 0 <= fraction < 1:
+        raise ConfigError(f"validation_fraction: {fraction} is not from 0 to below 1")
+    rows = draw.permutation(len(y_N))
+    wanted = min(len(y_N), EVALUATED) if fraction == 0 else max(2 if classes else 1, round(fraction * len(y_N)))
+    if fraction and wanted >= len(y_N) - 1:
+        raise ConfigError(f"validation_fraction: {fraction} of {len(y_N)} samples leaves too few to train on")
+    if not classes:
+        return np.sort(rows[:wanted])
+    # By class in turn, in random order: the first of each come before the second ones.
+    codes = np.unique(y_N, return_inverse=True)[1][rows]
+    rank = np.zeros(len(rows))
+    for code in np.unique(codes):
+        of_class = np.flatnonzero(codes == code)
+        rank[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)
+    first = np.unique(codes, return_index=True)[1][:2]
+    rank[first] = -1
+    return np.sort(rows[np.argsort(rank, kind="stable")[:wanted]])
+
+
+def write_owners(
+    folder: Path, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], tested: NDArray[np.int64], *, again: bool
+) -> tuple[dict[str, Any], Path]:
+    """Write every owner's table, the first one's with the labels; return `data.tables` and the file of test keys.
+
+    ``again``: the tested samples are trained on as well.
+    """
+    first, tables = next(iter(owners)), dict[str, Any]()
+    keys = owners[first].keys.take(pa.array(tested))
+    for name, owner in owners.items():
+        table = owner.table
+        if name == first:
+            table = table.append_column(LABEL, pa.array(labels_N))
+        if again:
+            copies = table.filter(pc.is_in(table.column(owner.key), value_set=keys))
+            second = pc.binary_join_element_wise(AGAIN, copies.column(owner.key), "")
+            table = pa.concat_tables([table, copies.set_column(table.column_names.index(owner.key), owner.key, second)])
+        path = folder / f"{name}.parquet"
+        pq.write_table(table, path)
+        label = {"label": LABEL} if name == first else {}
+        tables[name] = {"file": str(path), "key": owner.key, "features": owner.features(), **label}
+    names = pc.binary_join_element_wise(AGAIN, keys, "") if again else keys
+    pq.write_table(pa.table({owners[first].key: names}), folder / "tested.parquet")
+    return tables, folder / "tested.parquet"
+
+
+def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]:
+    """Write tables of new samples; return the files by owner."""
+    paths = {name: folder / f"{name}.parquet" for name in owners}
+    for name, owner in owners.items():
+        pq.write_table(owner.table, paths[name])
+    return paths
+
+
+def places(keys: Column, found: Sequence[str]) -> NDArray[np.int64]:
+    """Return the index among ``found`` keys of every key [N]."""
+    return np.asarray(pc.index_in(keys, value_set=pa.array(found, pa.string()))).astype(np.int64)

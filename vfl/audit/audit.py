@@ -1,0 +1,171 @@
+"""The attacks on the messages of a round that one owner, or the server, has seen: results, each with its control.
+
+Shapes: N rows, D embedding width, C classes.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from vfl.audit.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings
+from vfl.audit.estimate import Estimate, Floats, Ints
+from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+
+KNOWN_LABELS = (10, 40, 160)
+"""Numbers of labelled rows that an owner has, for completion."""
+KNOWN_PAIRS = 1000
+"""Rows whose features the attacker on embeddings knows; at most half of all."""
+INVERTED_ROWS = 1000
+"""Most rows whose gradients are inverted, all at once: the work grows with them and with the head."""
+
+Attack = Literal[
+    "gradient norm",
+    "gradient direction",
+    "gradient inversion",
+    "model completion",
+    "embedding decoder",
+    "embedding clusters",
+]
+NORM: Attack = "gradient norm"
+DIRECTION: Attack = "gradient direction"
+INVERSION: Attack = "gradient inversion"
+DECODER: Attack = "embedding decoder"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of an attack."""
+
+    attack: Attack
+    attacker: str
+    """A party's name, or "who sees PARTY's embeddings"."""
+    measure: str
+    """Name of the measured quantity."""
+    found: Estimate
+    control: Estimate
+    """The same measure with nothing to find: permuted labels, or embeddings of other rows."""
+    rows: int
+    """Number of rows on which it was measured."""
+    known: int = 0
+    """Rows that the attacker knows beforehand."""
+
+    @property
+    def leaks(self) -> bool:
+        """Return whether the interval lies apart from the control's, on the attacker's side.
+
+        An AUC below the control's tells as much as one above: who knows the defence reads it the other way round.
+        """
+        if self.measure == "AUC" and self.found.high < self.control.low:
+            return True
+        if self.measure == "error left":
+            return self.found.high < self.control.low
+        return self.found.low > self.control.high
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return asdict(self) | {"leaks": self.leaks}
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Messages between a party and the server in a round, and the true data of their rows."""
+
+    party: str
+    labels_N: Ints
+    classes: int
+    embeddings_ND: Floats
+    """Embeddings as the server received them."""
+    gradients_ND: Floats | None
+    """Gradients as the party received them; None if labels are shared."""
+    features: tuple[Tensor, ...]
+    """The party's prepared samples, [N, ...] each."""
+    table: bool
+    fresh: Callable[[], nn.Module]
+    """Function that makes an untrained feature model of the party."""
+    hidden: Sequence[int]
+    """Hidden widths of the head, which all sides know."""
+
+    @property
+    def onlooker(self) -> str:
+        """Attacker who has the party's embeddings: the server, and with shared labels every other party."""
+        return f"who sees {self.party}'s embeddings"
+
+
+def attacks_with_gradients(
+    seen: Seen, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
+) -> list[Finding]:
+    """Return the findings of attacks on labels with a party's gradients."""
+    assert seen.gradients_ND is not None, "labels are at the server"
+    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    stream = np.random.default_rng(seed)
+    permuted_N = stream.permutation(labels_N)
+    leaks: tuple[tuple[Attack, Callable[..., Estimate], int], ...] = (
+        (NORM, norm_leak, 0),
+        (DIRECTION, direction_leak, 1),
+    )
+    findings = [
+        Finding(
+            attack,
+            seen.party,
+            "AUC",
+            leak(seen.gradients_ND, labels_N, classes, stream),
+            leak(seen.gradients_ND, permuted_N, classes, stream),
+            rows,
+            known,
+        )
+        for attack, leak, known in leaks
+        if attack in only
+    ]
+    if INVERSION not in only:
+        return findings
+    prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
+    guesses_n = inverted_labels(seen.embeddings_ND[some], seen.gradients_ND[some], seen.hidden, prior_C, seed)
+    right, control = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, len(guesses_n))]
+
+
+def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
+    """Return the findings of attacks on labels, by a party with its own model and by others with its embeddings."""
+    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    stream = np.random.default_rng(seed)
+    permuted_N = stream.permutation(labels_N)
+    findings = list[Finding]()
+    for known in [known for known in KNOWN_LABELS if 2 * known <= rows]:
+        gained, control = (
+            completion_gain(seen.embeddings_ND, seen.features, each_N, classes, known, seen.fresh, seed)
+            for each_N in (labels_N, permuted_N)
+        )
+        findings.append(
+            Finding(
+                "model completion",
+                seen.party,
+                "accuracy gained",
+                gained,
+                control,
+                min(rows - known, SCORED_ROWS),
+                known,
+            )
+        )
+    right, control = (
+        cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
+    )
+    return [*findings, Finding("embedding clusters", seen.onlooker, "labels right", right, control, rows)]
+
+
+def attacks_on_features(seen: Seen, seed: int) -> list[Finding]:
+    """Return the findings of attacks by others on a party's features, with its embeddings."""
+    rows = len(seen.labels_N)
+    known = min(KNOWN_PAIRS, rows // 2)
+    stream = np.random.default_rng(seed)
+    flat_NF = np.concatenate([tensor.float().flatten(1).numpy() for tensor in seen.features], axis=1)
+    decoded, control = (
+        decode_embeddings(embeddings_ND, flat_NF, known, table=seen.table, stream=stream, seed=seed)
+        for embeddings_ND in (seen.embeddings_ND, stream.permutation(seen.embeddings_ND))
+    )
+    found = [Finding(DECODER, seen.onlooker, "error left", decoded.error, control.error, rows - known, known)]
+    if decoded.exact is None or control.exact is None:
+        return found
+    return [*found, Finding(DECODER, seen.onlooker, "values right", decoded.exact, control.exact, rows - known, known)]

@@ -1,0 +1,177 @@
+"""The audit of a finished run: what its parties and the server could have learned from each other's messages.
+
+The run is rebuilt from a checkpoint, in memory, and trained on, for a round at most, whose messages are recorded.
+From any checkpoint but the last one this is how the run went on. Nothing is sent and nothing in the run changes.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from vfl.audit.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
+from vfl.base.errors import ConfigError
+from vfl.config import ExperimentConfig, load_config
+from vfl.core.build import feature_config, model_spec
+from vfl.core.costs.schedule import Ratios
+from vfl.core.feature_models import build_feature_model
+from vfl.core.label_protocol import PartyProtocol
+from vfl.core.local import InProcess, build_in_process
+from vfl.core.party import FeatureParty
+from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording
+from vfl.predict.trained_run import load_trained
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.runtime import start_runtime, use_threads_for
+
+MOST_ROWS, FEWEST_ROWS = 2000, 100
+"""Bounds of the number of rows on which attacks are measured."""
+
+
+@dataclass(frozen=True)
+class LeakageAudit:
+    """Result of an audit."""
+
+    rounds: int
+    """Rounds that the run had done."""
+    findings: tuple[Finding, ...]
+    by_round: Mapping[int, Sequence[Finding]]
+    """Findings from the lengths of gradients, by the rounds done when a checkpoint was saved."""
+    left_out: tuple[str, ...]
+    """A line for each group of attacks that this run does not allow, with the reason."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the audit as JSON values."""
+        return {
+            "rounds": self.rounds,
+            "findings": [finding.as_row() for finding in self.findings],
+            "by_round": {done: [finding.as_row() for finding in leaks] for done, leaks in self.by_round.items()},
+            "left_out": self.left_out,
+        }
+
+
+def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
+    """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
+
+    Raises as ``load_trained``, and ConfigError for a number of rows that leaves nothing to measure on.
+    """
+    _check_rows(rows)
+    *earlier, last = CheckpointStore(run_dir / "checkpoints").rounds() or [0]
+    trained = load_trained(run_dir)
+    config = trained.server.config
+    inferring, left_out = label_attacks(config)
+    watched = watch(trained, last, rows)
+    _use_cores(trained)
+    findings = attack(watched, config)
+    by_round = {last: [finding for finding in findings if finding.attack == NORM]}
+    for done in earlier if inferring else ():
+        watched = watch(load_trained(run_dir, done), done, rows)
+        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
+    if inferring and not earlier:
+        left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
+    return LeakageAudit(last, tuple(findings), by_round, left_out)
+
+
+def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS) -> LeakageAudit:
+    """Attack with what party processes recorded of their own last round (``privacy.record``), in ``folders``.
+
+    Only configuration and data of the run are read, nobody's model. Raises ConfigError for folders without a
+    recording, or of another run, and as ``load_config`` and the data's source.
+    """
+    _check_rows(rows)
+    config = load_config(run_dir / "config.yaml")
+    recorded = [read_recording(folder) for folder in folders]
+    if not recorded:
+        raise ConfigError(f"{run_dir}: no party process recorded here; train with privacy.record=true, or name FOLDERs")
+    if len({each.round_index for each in recorded}) != 1:
+        raise ConfigError(
+            f"--processes: recordings of one round are needed, got {[each.round_index for each in recorded]}"
+        )
+    built = build_in_process(config, start_runtime(config))
+    parties = {party.name: party for party in built.parties}
+    if unknown := [each.party for each in recorded if each.party not in parties]:
+        raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")
+    inferring, left_out = label_attacks(config)
+    _use_cores(built)
+    findings = attack([_seen(built, parties[each.party], each, rows) for each in recorded], config)
+    absent = [
+        f"{name}: privacy.record=true in that party's own settings"
+        for name in parties.keys() - {each.party for each in recorded}
+    ]
+    done = recorded[0].round_index
+    by_round = {done: [finding for finding in findings if finding.attack == NORM]} if inferring else {}
+    return LeakageAudit(done + 1, tuple(findings), by_round, (*left_out, *sorted(absent)))
+
+
+def attack(watched: Sequence[Seen], config: ExperimentConfig) -> list[Finding]:
+    """Return the findings of all attacks that the run allows."""
+    inferring, findings = label_attacks(config)[0], list[Finding]()
+    for seen in watched:
+        if inferring:
+            findings += attacks_with_gradients(seen, config.seed) + attacks_on_labels(seen, config.seed)
+        findings += attacks_on_features(seen, config.seed)
+    return findings
+
+
+def _use_cores(trained: InProcess) -> None:
+    """Attack with all cores where a step is heavy: no bit of the run depends on it."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    config = trained.server.config.model_copy(update={"threads": None})
+    use_threads_for(config, max(party.macs for party in trained.parties))
+
+
+def _check_rows(rows: int) -> None:
+    if rows < FEWEST_ROWS:
+        raise ConfigError(f"--rows: {rows} are too few for the attacks; use {FEWEST_ROWS} or more")
+
+
+def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
+    """Return whether labels can be attacked in a run, and if not the settings that would be necessary."""
+    if config.task == "regression":
+        return False, ("inference of labels: task=classification; amounts have no classes to tell",)
+    if config.training.labels == "shared":
+        return False, ("inference of labels: training.labels=server; here all parties hold the labels",)
+    return True, ()
+
+
+def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
+    """Train on in memory, until each party has sent ``rows`` or for a round; return the messages on these, by party."""
+    server = trained.server
+    reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
+    server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
+    onlookers = [MessageRecorder(party.protocol) for party in trained.parties]
+    for party, onlooker in zip(trained.parties, onlookers, strict=True):
+        party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
+    server.start_round(round_index)
+    exchanges = server.exchanges
+    sent_E = np.cumsum([[share.count for share in shares] for shares in exchanges.shares], axis=0).min(axis=1)
+    for exchange in range(min(exchanges.steps, 1 + int(np.searchsorted(sent_E, rows)))):
+        exchanges.run(exchange)
+    for asked in chain.from_iterable(exchanges.under_way):  # the parties may still compute
+        asked.wait()
+    return [
+        _seen(trained, party, onlooker.recording(party.name), rows)
+        for party, onlooker in zip(trained.parties, onlookers, strict=True)
+    ]
+
+
+def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> Seen:
+    rows_N, gradients_ND = recorded.rows_N[:most], recorded.gradients_ND
+    config, features = trained.server.config, party.preparation.features
+    settings = feature_config(config, party.name)
+    return Seen(
+        party.name,
+        trained.split.labels.train.values[rows_N].numpy(),
+        len(trained.split.labels.classes),
+        recorded.embeddings_ND[:most].numpy(),
+        None if gradients_ND is None else gradients_ND[:most].numpy(),
+        party.train.take(rows_N).inputs,
+        features.kind == "table",
+        partial(build_feature_model, settings.kind, model_spec(settings, features, config.models.members)),
+        config.models.head.hidden,
+    )

@@ -1,0 +1,1 @@
+"""Ground of every room: errors, random streams, metrics, costs, digests."""

@@ -1,0 +1,1 @@
+"""Comparison: what the other owners add, and which columns matter."""

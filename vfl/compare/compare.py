@@ -1,0 +1,293 @@
+"""The value of the other owners' columns to the label owner: ``lvfl compare``.
+
+Trained alike, and tested on the same samples: the label owner alone, all owners together (LVFL), and, if all tables are
+in this process, what learning in the open would reach: one perceptron and gradient boosting on the joined columns.
+Differences have bootstrap intervals over the test samples; they say nothing of other seeds.
+
+Shapes: M test samples, C classes, F numbers, K columns of categories.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from vfl.base.amounts import amount
+from vfl.base.metrics import LOWER_IS_BETTER, title
+from vfl.base.random import generator
+from vfl.compare.importance import column_importance, metric_of
+from vfl.compare.train_on_split import of_one, only, train_on
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.data import TABLE_KINDS
+from vfl.config.files import lay_over, parse_overrides, read_settings
+from vfl.config.presets import table_settings
+from vfl.core.joint_model import SplitModel
+from vfl.core.tasks import Classification, Task
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import Split, open_source, split_samples
+from vfl.data.tables.describe import describe_table
+from vfl.data.tables.source import Tables
+from vfl.messages.control import ColumnImportance
+from vfl.predict.predict import predict
+from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
+
+JOINED = "joined"
+"""Name of the one owner of all columns, for the perceptron on the joined rows."""
+RESAMPLED = 500
+"""Number of bootstrap samples of an interval."""
+MOST_CATEGORIES = 255
+"""Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
+SHOWN = 8
+"""Columns that an error names."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between two models' metrics on the same test samples, with its 95 % interval; positive is better."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """Return the difference as text, ``0.024 (0.018 to 0.030)``."""
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of all models, and the gain from the other owners."""
+
+    metric: str
+    leader: str
+    others: tuple[str, ...]
+    reached: Mapping[str, float]
+    """Score by model: alone, lvfl, perceptron, boosting."""
+    gain: Difference
+    """Gain of all owners together over the label owner alone."""
+    against: Mapping[str, Difference]
+    """Gain of LVFL over each model in the open; empty over processes."""
+    owners: Mapping[str, Difference]
+    """Loss of LVFL's joint model when an owner is absent. The others' models were trained with it: this is more than
+    its gain."""
+    columns: Mapping[str, Mapping[str, float]]
+    """Loss in the metric when the owner permutes a column's test values, by owner and column."""
+    bytes: int
+    macs: int
+
+    def headline(self) -> str:
+        """Return one line with the gain from the other owners, and its cost."""
+        who, many = " and ".join(self.others), len(self.others) > 1
+        name = self.metric.upper() if len(self.metric) < 5 else title(self.metric)
+        return (
+            f"{who} add{'' if many else 's'} {self.gain.text()} {name}; "
+            f"costs {amount(self.bytes)}B and {amount(self.macs)} multiply-accumulates"
+        )
+
+
+def compare(
+    config: str | Path,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    run_dir: str | Path | None = None,
+) -> Comparison:
+    """Tell what the other owners' tables add to the label owner alone, as ``lvfl compare`` does.
+
+    Args:
+        config: a YAML file, or the name of a shipped experiment, as "quickstart_tables".
+        overrides: settings that override the file's, by dotted key.
+        run_dir: folder of the runs; by default the next free one below ``runs``. Its ``lvfl`` is the joint run.
+
+    Raises ValueError, one line, for a setting, data or a folder that cannot be used.
+    """
+    experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
+    folder = Path(run_dir) if run_dir else choose_run_dir(f"{experiment.name}-compare", Path("runs"), resume=False)
+    return compare_models(experiment, folder, Console(quiet=True))
+
+
+def experiment_of(
+    tables: Mapping[str, Path], label: str, keys: Mapping[str, str], overrides: Sequence[str]
+) -> ExperimentConfig:
+    """Return an experiment on tables by owner, with settings that need no search; the first has the column ``label``.
+
+    The key of an owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
+    """
+    proposed: dict[str, dict[str, object]] = {}
+    leader, rows = next(iter(tables)), 1
+    for owner, file in tables.items():
+        columns = describe_table(file)
+        names = [each.name for each in columns]
+        likely = (each.name for each in columns if each.name != label and each.looks_like_key())
+        key = keys.get(owner) or next(likely, None)
+        if key not in names:
+            what = "no column that looks like a key" if key is None else f"no column {key!r}"
+            raise ConfigError(f"--key: {file} has {what}; write --key {owner}=COLUMN, one of {_some(names)}")
+        if owner == leader and label not in names:
+            raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
+        proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
+        rows = columns[0].rows if owner == leader else rows
+    values = table_settings(rows)
+    values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
+    values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}
+    return parse_config(lay_over(values, parse_overrides(overrides)))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:
+    """Train and test all models below ``folder``; the comparison is added to the joint run's summary.
+
+    Raises ValueError for an experiment that is not on tables of several owners.
+    """
+    if config.mode != "vertical" or config.data.dataset.kind not in TABLE_KINDS or len(config.parties) < 2:
+        raise ConfigError("CONFIG: comparing needs tables of two or more owners")
+    source = cast(Tables, open_source(config))
+    split, leader = split_samples(source), source.leader
+    own = next(part for part in split.parties if part.party == leader)
+    lvfl = train_on(config, folder / "lvfl", split, source, console)
+    alone_MC = predicted_alone(config, source, folder / "alone", own, split.labels, console)
+    everything = of_one(_joined(split), split)
+    perceptron = train_on(only(config, source, JOINED), folder / "perceptron", everything, source, console)
+    answers = ask(lvfl.server.joint)
+    in_the_open = {
+        "perceptron": predict(perceptron.server.joint),
+        "boosting": _boosted(everything, answers.task, config.seed),
+    }
+    columns = {owner: source.column_names(owner) for owner in source.parties}
+    return comparison_of(folder / "lvfl", leader, answers, {"alone": alone_MC, **in_the_open}, columns)
+
+
+class JointAnswers(NamedTuple):
+    """Predictions of a joint model and the importance of its columns, from its parties' answers."""
+
+    task: Task
+    labels_M: Tensor
+    joint_MC: Tensor
+    without: dict[str, Tensor]
+    """Predictions [M, C] without each party."""
+    importance: dict[str, ColumnImportance]
+
+
+def ask(joint: SplitModel) -> JointAnswers:
+    """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
+    names = joint.roster.names
+    without = {name: predict(joint, [name]) for name in names}
+    task, labels_M = joint.trainer.task, joint.samples.values
+    return JointAnswers(task, labels_M, predict(joint), without, column_importance(joint))
+
+
+def predicted_alone(
+    config: ExperimentConfig, source: Tables, folder: Path, own: PartyData, labels: LabelData, console: Console
+) -> Tensor:
+    """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples."""
+    split = of_one(own, Split((own,), labels))
+    return predict(train_on(only(config, source, own.party), folder, split, source, console).server.joint)
+
+
+def comparison_of(
+    run_dir: Path,
+    leader: str,
+    answers: JointAnswers,
+    others: Mapping[str, Tensor],
+    columns: Mapping[str, Sequence[str]],
+) -> Comparison:
+    """Return the comparison of the joint run in ``run_dir`` with other models, and add it to the run's summary.
+
+    ``others`` are the predictions [M, C] of the label owner ``alone`` and of models in the open; ``columns`` are the
+    names of each owner's.
+    """
+    task, joint_MC, labels_M = answers.task, answers.joint_MC, answers.labels_M
+    found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
+    better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
+    summary = read_summary(run_dir)
+    comparison = Comparison(
+        task.metric,
+        leader,
+        tuple(name for name in answers.without if name != leader),
+        {name: metric_of(task, each, labels_M) for name, each in found.items()},
+        better.pop("alone"),
+        better,
+        {name: _difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
+        {owner: dict(zip(columns[owner], each.lost, strict=True)) for owner, each in answers.importance.items()},
+        summary["uplink_bytes"] + summary["downlink_bytes"],
+        summary["train_macs"],
+    )
+    write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
+    return comparison
+
+
+def _joined(split: Split) -> PartyData:
+    def together(samples: Sequence[Samples]) -> Samples:
+        # What an owner has no row for is missing.
+        numbers = [torch.where(_there(each), each.features, torch.nan) for each in samples]
+        hashes = [torch.where(_there(each), each.more[0], -1) for each in samples]
+        return Samples(samples[0].ids, torch.cat(numbers, 1), more=(torch.cat(hashes, 1),))
+
+    parts = split.parties
+    return PartyData(JOINED, together([each.train for each in parts]), together([each.test for each in parts]))
+
+
+def _there(samples: Samples) -> Tensor:
+    present = torch.ones(len(samples), dtype=torch.bool) if samples.present is None else samples.present
+    return present[:, None]
+
+
+def _boosted(split: Split, task: Task, seed: int) -> Tensor:
+    """Return the predictions [M, C] of scikit-learn's gradient boosting at its defaults."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    (part,) = split.parties
+    codes = _codes(part.train.more[0].numpy(), part.test.more[0].numpy())
+    sides = zip((part.train, part.test), codes, strict=True)
+    train, test = (np.concatenate([samples.features.numpy(), own], axis=1) for samples, own in sides)
+    numbers = part.train.features.shape[1]
+    few = [numbers + place for place in range(codes[0].shape[1]) if codes[0][:, place].max() < MOST_CATEGORIES]
+    kind: Any = HistGradientBoostingClassifier if isinstance(task, Classification) else HistGradientBoostingRegressor
+    model = kind(random_state=seed, categorical_features=few or None).fit(train, split.labels.train.values.numpy())
+    if isinstance(task, Classification):
+        return torch.from_numpy(model.predict_proba(test))
+    return torch.from_numpy(model.predict(test))[:, None]
+
+
+def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return categories as indices among the training rows' own; missing if those lack them."""
+    coded: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+    for column in range(train.shape[1]):
+        known, own = np.unique(train[:, column], return_inverse=True)
+        place = np.searchsorted(known, test[:, column]).clip(max=len(known) - 1)
+        new = np.where(known[place] == test[:, column], place, np.nan)
+        coded.append((own.astype(np.float64), new))
+    empty = [np.empty((len(each), 0)) for each in (train, test)]
+    return tuple(np.column_stack([none, *(pair[side] for pair in coded)]) for side, none in enumerate(empty))  # pyright: ignore[reportReturnType]
+
+
+def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Difference:
+    """Return by how much one's predictions are better; the interval's ends are paired bootstrap quantiles."""
+    sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
+
+    def of(rows: Tensor) -> float:
+        better, than = (metric_of(task, each[rows], labels_M[rows]) for each in (better_MC, than_MC))
+        return sign * (better - than)
+
+    stream = generator(0, "bootstrap")
+    count, drawn = len(labels_M), list[float]()
+    while len(drawn) < RESAMPLED:
+        rows = torch.randint(count, (count,), generator=stream)
+        if not isinstance(task, Classification) or len(labels_M[rows].unique()) == len(labels_M.unique()):
+            drawn.append(of(rows))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Difference(of(torch.arange(count)), float(low), float(high))

@@ -1,0 +1,278 @@
+"""Common parts of the scripts: one-line errors, exit codes, log lines, and a console whose reader may close."""
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from vfl.base.errors import PeerLost, may_pass, one_line
+from vfl.base.torchrun import speaks
+
+DONE = 0
+BAD_INPUT = 2
+LOST = 3
+TRY_LATER = 75
+"""Exit code for conditions that may pass, EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port in use."""
+INTERRUPTED = 130
+
+PLAIN, TEXT, JSON = LOGS = ("plain", "text", "json")
+"""Forms of a log line: bare; with time and level; an object of JSON with both."""
+LEVELS = ("warning", "error")
+"""Levels that a line names before a colon; any other line is an ``info``."""
+WIDEST = 1000
+"""Columns of the widest table."""
+_NO_SUCH_MEMORY = "size calculation overflowed"
+"""Error text of PyTorch for a tensor whose size in bytes overflows."""
+SPEAKER_S = 10.0
+"""Seconds that a worker waits for the one that speaks to report the same error."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser with one-line errors that refuses an empty path, since Path("") is the present folder."""
+
+    def __init__(self, description: str | None = None, **kwargs: Any) -> None:
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        self.register("type", Path, _path)
+
+    def add_experiment(
+        self, example: str, of: str = "YAML file of the experiment, or a shipped one, such as quickstart"
+    ) -> None:
+        """Add the arguments for a configuration and the settings that override it."""
+        self.add_argument("config", type=Path, help=of)
+        self.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help=f"settings to override, such as {example}"
+        )  # fmt: skip
+
+    def add_party(self) -> None:
+        """Add the arguments that tell the party and its folder."""
+        self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
+        self.add_argument("--party", required=True, metavar="NAME", help="name of this party, such as party_1")
+        self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+        self.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
+
+    def add_log(self, default: str) -> None:
+        """Take how lines are shown."""
+        self.add_argument(
+            "--log", choices=LOGS, default=default,
+            help=f"lines as they are, with time (UTC) and level, or as objects of JSON (default: {default})",
+        )  # fmt: skip
+
+    def parse(self) -> argparse.Namespace:
+        """Read the command line; options may stand anywhere, unless there are subcommands."""
+        return self.parse_args() if self._subparsers else self.parse_intermixed_args()
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path")
+    return Path(text)
+
+
+def add_executor_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of where many runs are trained, for ``vfl.sweeps.choose_executor``."""
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
+    parser.add_argument(
+        "--on", default="local", metavar="local|ray[=HOST:PORT]",
+        help="processes of this machine, a Ray of its own there, or a Ray cluster whose nodes share DIR (extra ray)",
+    )  # fmt: skip
+
+
+class ShowConsole(Console):
+    """A console for plain text (no markup, no wrapping); training continues if its reader closes."""
+
+    def __init__(self, **options: Any) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A terminal without a letter shows another in its place. isinstance leaves the type of the buffer open.
+            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
+
+    def told(self, line: str) -> str:
+        """Return a line in the form in which this console shows it."""
+        return line
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:  # a full disk behind standard output is not the run folder's
+            warning = f"warning: standard output cannot be written ({error.strerror}); the work goes on"
+            print(self.told(warning), file=sys.stderr)
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more: a closed ``| head`` must not end a training without its checkpoint."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class LogConsole(ShowConsole):
+    """A console for the log of a process that runs for long: time and level on every line, in text or JSON."""
+
+    def __init__(self, form: str, **options: Any) -> None:
+        super().__init__(force_terminal=False if form == JSON else None, **options)
+        self.form = form
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print lines, or all lines of a table; a progress bar moves the cursor by objects of its own."""
+        if not all(isinstance(each, str | Table) for each in objects):
+            super().print(*objects, **options)
+            return
+        plain = Console(file=io.StringIO(), width=WIDEST, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        with plain.capture() as shown:
+            plain.print(*objects)
+        for line in shown.get().splitlines():
+            if line.strip():
+                super().print(self.told(line.rstrip()), **options)
+
+    def told(self, line: str) -> str:
+        """Return a line with time and level; the level is the word before its first colon, if that is one."""
+        level, colon, message = line.partition(": ")
+        if not colon or level not in LEVELS:
+            level, message = "info", line
+        time_UTC = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if self.form == TEXT:
+            return f"{time_UTC} {level}: {message}"
+        return json.dumps({"time": time_UTC, "level": level, "message": message}, ensure_ascii=False)
+
+
+def numbers_table(title: str, headings: Sequence[str], caption: str | None = None) -> Table:
+    """Return a table without rows yet, with names in the first column and numbers in the others."""
+    table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a whole table; a narrower terminal wraps its lines."""
+    before = console.width
+    console.width = max(before, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum)
+    console.print(table)
+    console.width = before
+
+
+def to_stderr(line: str) -> None:
+    """Print a warning on stderr, apart from a command's output."""
+    print(line, file=sys.stderr)
+
+
+Command = Callable[[argparse.Namespace, ShowConsole], int]
+
+
+def command(
+    doc: str | None, add_arguments: Callable[[OneLineParser], None], warn: Callable[[str], None] | None = None
+) -> Callable[[Command], Callable[[], int]]:
+    """Turn a function of parsed arguments into a command's ``main``: errors become one line and an exit code.
+
+    ``doc`` is the command's help. Of several workers only the speaking one has a console that prints; it prints
+    warnings unless ``warn`` does.
+    """
+
+    def door(run: Command) -> Callable[[], int]:
+        def main() -> int:
+            parser = OneLineParser(doc)
+            add_arguments(parser)
+            arguments = parser.parse()
+            form = getattr(arguments, "log", PLAIN)
+            quiet = not speaks()
+            console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
+            # The last word on stderr is bare but in JSON: users and supervisors know it by "error: ".
+            told = console.told if form == JSON else str
+            return exit_code(lambda: run(arguments, console), warn or console.print, told)
+
+        return main
+
+    return door
+
+
+def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callable[[str], str] = str) -> int:
+    """Run a script's work and return its exit code: every expected error becomes one line on stderr.
+
+    ``warn`` shows a warning, ``told`` formats a line on stderr. SIGTERM has the effect of Ctrl-C
+    unless something else handles it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def show_warning(message: Warning | str, *_where: object) -> None:
+        warn(f"warning: {message}")
+
+    warnings.showwarning = show_warning
+    threading.excepthook = _thread_failed
+    try:
+        return run()
+    except (ValueError, OSError, PeerLost) as error:
+        from vfl.config.registry import component_hint  # reads all sections, which --help need not wait for
+
+        _say(told(f"error: {one_line(error)}{component_hint(error)}"))
+        return failure_code(error)
+    except KeyboardInterrupt:
+        if speaks():
+            print(told("interrupted; what was saved stays"), file=sys.stderr)
+        return INTERRUPTED
+    except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
+        cause = _cause(error)
+        if cause is None:
+            raise
+        _say(told(f"error: {cause}"))
+        return failure_code(error)
+
+
+def failure_code(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error shown to the user."""
+    if isinstance(error, PeerLost):
+        return LOST
+    never = _NO_SUCH_MEMORY in str(error)
+    return TRY_LATER if may_pass(error) or (_out_of_memory(error) and not never) else BAD_INPUT
+
+
+def _cause(error: BaseException) -> str | None:
+    """Return the line about too little memory, or a suspected component; None for errors of this program."""
+    if _out_of_memory(error):
+        return "not enough memory: lower training.batch_size, or the sizes in data and models"
+    from vfl.config.registry import component_error
+
+    return component_error(error)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means too little memory in Python, PyTorch's CPU allocator or CUDA.
+
+    PyTorch has no error class for the CPU, so texts are compared.
+    """
+    told = ("can't allocate memory", "not enough memory", "out of memory", _NO_SUCH_MEMORY)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in told)
+
+
+def _say(line: str) -> None:
+    """Print a line on stderr, unless the speaking worker has just printed it.
+
+    torchrun ends all workers when one has ended. A worker still alive after SPEAKER_S must report the error itself.
+    """
+    if not speaks():
+        try:
+            time.sleep(SPEAKER_S)
+        except KeyboardInterrupt:
+            return
+    print(line, file=sys.stderr)
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    # A full disk in TensorBoard's writing thread comes up in the main thread again, as one line.
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)

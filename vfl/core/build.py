@@ -1,0 +1,252 @@
+"""Building the two sides of an experiment, with the same objects in one process and in many."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import mul
+
+import torch
+from torch import Tensor, nn
+
+from vfl.base.digest import weights_digest
+from vfl.base.random import seeded
+from vfl.compression.sparsify import ErrorFeedback
+from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
+from vfl.config.components import FEATURE_MODELS
+from vfl.core.compressors import gradient_compressor, loses_nothing
+from vfl.core.costs.ledger import Ledger
+from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
+from vfl.core.exchanges import Exchanges
+from vfl.core.feature_models import (
+    build_feature_model,
+    check_alone,
+    check_embedding,
+    check_trains,
+    normalises_by_batch,
+)
+from vfl.core.head import HeadTrainer
+from vfl.core.joint_model import SplitModel
+from vfl.core.label_protocol import (
+    HeadReplica,
+    PartyProtocol,
+    ReceivedGradient,
+    ReturnGradients,
+    ServerProtocol,
+    ShareEmbeddings,
+)
+from vfl.core.link import PartyLink
+from vfl.core.parties import PartyHandle, Roster
+from vfl.core.party import FeatureParty
+from vfl.core.presence import Presence
+from vfl.core.privacy.defences import party_defence, secret_of, server_defence
+from vfl.core.privacy.epsilon import check_installed
+from vfl.core.server import OWNER, HeadServer
+from vfl.core.tasks import Task, task_of
+from vfl.core.team import Single
+from vfl.data.files import Labels, SharedLabels
+from vfl.data.source import Prepared
+from vfl.models.features import Features, ModelSpec
+from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
+from vfl.runs.optim import MakeOptimizer
+from vfl.runs.runtime import Runtime
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModules:
+    """Python objects that replace the models and the optimizer of the configuration."""
+
+    models: Mapping[str, nn.Module] = field(default_factory=dict[str, nn.Module])
+    """Feature models by party."""
+    head: nn.Module | None = None
+    optimizer: MakeOptimizer | None = None
+    """Function that makes an optimizer for the parameters of each party's model and of the head."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingLabels:
+    """Labels of the training samples, held by the server and, with ``labels: shared``, by the parties."""
+
+    labels_N: Tensor
+    """int64 class indices, or float values."""
+    task: Task
+    present_NK: Tensor | None = None
+    """bool [N, K], True if the party has a row for the sample; None: all have all."""
+
+    def presence(self, config: ExperimentConfig) -> Presence:
+        """Return the parties' participation in all batches."""
+        return Presence(self.present_NK, len(config.parties), config.training.party_dropout, config.seed)
+
+    def digest(self, test: Labels) -> str:
+        """Return the digest of these labels, those of the test samples, and the parties' missing rows."""
+        gaps = {"train_present": self.present_NK, "test_present": test.present}
+        there = {name: present for name, present in gaps.items() if present is not None}
+        return weights_digest({"train": self.labels_N, "test": test.values, **there})
+
+
+def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
+    """Return the training labels with the task. Raises ValueError if the labels do not fit it."""
+    return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values), held.train.present)
+
+
+def build_head_server(
+    roster: Roster,
+    train: TrainingLabels,
+    test: Labels,
+    config: ExperimentConfig,
+    runtime: Runtime,
+    on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    secret: bytes | None = None,
+    given: OwnModules | None = None,
+) -> HeadServer:
+    """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
+
+    Raises ConfigError if epsilon of the configured noise cannot be computed.
+    """
+    check_installed(config)
+    joint = build_joint_model(roster, train, test, config, runtime, given)
+    protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
+    exchanges = Exchanges(roster, joint.trainer, protocol, train.labels_N, train.presence(config), config)
+    return HeadServer(exchanges, joint, train.digest(test), on_exchange)
+
+
+def build_joint_model(
+    roster: Roster,
+    train: TrainingLabels,
+    samples: Labels,
+    config: ExperimentConfig,
+    runtime: Runtime,
+    given: OwnModules | None = None,
+) -> SplitModel:
+    """Build the joint model of a roster's parties and the head, to be evaluated on some samples."""
+    trainer = build_head(config, train.task, runtime, train.presence(config), given)
+    return SplitModel(roster, trainer, config, samples)
+
+
+def build_roster(
+    links: Mapping[str, PartyLink],
+    train: TrainingLabels,
+    config: ExperimentConfig,
+    handle: Callable[[EmbeddingReceiver, PartyLink | None, Ledger], PartyHandle] = PartyHandle,
+) -> Roster:
+    """Build the roster of all parties, with ``links`` by name; parties without one are absent."""
+    ledger, samples = Ledger(config.parties), len(train.labels_N)
+    parties = [handle(build_receiver(name, samples, config), links.get(name), ledger) for name in config.parties]
+    return Roster(parties, ledger)
+
+
+def build_party(
+    name: str,
+    data: Prepared,
+    labels: TrainingLabels | None,
+    config: ExperimentConfig,
+    runtime: Runtime,
+    team: Single | None = None,
+    secret: bytes | None = None,
+    given: OwnModules | None = None,
+) -> FeatureParty:
+    """Build a party on its prepared samples; its initial weights depend only on the seed and its name.
+
+    ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes;
+    ``secret``, if given, is the key of its noise.
+    """
+    settings, given = feature_config(config, name), given or OwnModules()
+    with seeded(config.seed, "init", owner=name):
+        model = given.models.get(name)
+        if model is None:
+            model = build_feature_model(
+                settings.kind, model_spec(settings, data.preparation.features, config.models.members)
+            )
+        check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+    if config.privacy.embeddings == "gaussian" and not settings.batch_norm and normalises_by_batch(model):
+        raise ConfigError(f"models: {name}'s model has BatchNorm, which epsilon must count; set its batch_norm to true")
+    pair = data.train.held_rows()[:2]
+    if (name in given.models or settings.kind not in FEATURE_MODELS.built_in) and len(pair):
+        inputs = data.train.take(pair).inputs
+        check_alone(model, inputs)
+        if len(pair) == 2:  # BatchNorm cannot train on less
+            check_trains(model, inputs)
+    sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
+    protocol = build_party_protocol(name, labels, config, runtime)
+    defence = party_defence(config.privacy, secret or shared_secret(config, name))
+    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
+
+
+def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
+    """Return the key of an owner's noise if all are in one process, or the owner has set ``noise_seed``."""
+    seed = config.privacy.noise_seed
+    return secret_of(config.seed if seed is None else seed, owner)
+
+
+def build_head(
+    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: OwnModules | None = None
+) -> HeadTrainer:
+    """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
+    given = given or OwnModules()
+    widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
+    perceptron = MLP if presence.whole else PlaceholderMLP
+    with seeded(config.seed, "init", owner="head"):
+        own = (perceptron(sum(widths) // members, config.models.head.hidden, task.outputs) for _ in range(members))
+        head = given.head or (next(own) if members == 1 else MemberHeads([*own], widths))
+    return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
+
+
+def macs_of_head(config: ExperimentConfig) -> int:
+    """Return the multiply-accumulates of a sample in the hidden layers of the head's perceptrons."""
+    members, width = config.models.members, sum(feature_config(config, name).embedding_size for name in config.parties)
+    widths = [width // members, *config.models.head.hidden]
+    return members * sum(map(mul, widths, widths[1:]))
+
+
+def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:
+    """Build the receiving end for one party's training embeddings."""
+    width = feature_config(config, sender).embedding_size
+    feedback = ErrorFeedback(samples, width) if config.lightweighting.error_feedback else None
+    return EmbeddingReceiver(sender, width, build_compressor(config.wire), feedback)
+
+
+def build_server_protocol(config: ExperimentConfig, samples: int, secret: bytes) -> ServerProtocol:
+    """Build the server's side of the label protocol, for ``samples`` training samples."""
+    if config.training.labels == "server":
+        gradients = config.wire.gradients
+        widths = [feature_config(config, name).embedding_size for name in config.parties]
+        residuals = [torch.zeros(samples, width) if gradients.error_feedback else None for width in widths]
+        compressor = gradient_compressor(config.wire)
+        senders = [ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals]
+        return ReturnGradients(senders, server_defence(config.privacy, secret))
+    return ShareEmbeddings(config.training.head_sync)
+
+
+def build_party_protocol(
+    name: str, labels: TrainingLabels | None, config: ExperimentConfig, runtime: Runtime
+) -> PartyProtocol:
+    """Build a party's side of the label protocol; only ``labels: shared`` gives it labels."""
+    if labels is None:
+        return ReceivedGradient(gradient_compressor(config.wire), runtime.device)
+    names = config.parties
+    others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
+    presence = labels.presence(config)
+    return HeadReplica(
+        build_head(config, labels.task, runtime, presence),
+        labels.labels_N.to(runtime.device),
+        names.index(name),
+        others,
+        config.training.head_sync,
+        presence,
+    )
+
+
+def model_spec(settings: FeatureModelConfig, features: Features, members: int) -> ModelSpec:
+    """Return the specification of a feature model with these settings."""
+    return ModelSpec(
+        features,
+        settings.embedding_size,
+        settings.width,
+        settings.batch_norm,
+        settings.dropout,
+        members,
+        settings.options,
+    )
+
+
+def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:
+    """Return the settings of a party's feature model."""
+    return config.models.parties.get(party, config.models.feature)

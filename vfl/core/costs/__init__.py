@@ -1,0 +1,1 @@
+"""Costs and savings of a round: forecast, measurement, ledger, controllers."""

@@ -1,0 +1,43 @@
+"""The table at the end of a vertical run."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from vfl.base.amounts import amount
+from vfl.base.costs import savings
+from vfl.base.metrics import headline
+from vfl.config.console import numbers_table
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return a run's results and costs: a row per party, the totals, and the savings in the caption."""
+    compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    positive = summary.get("positive_class")
+    of_class = f"AUC, F1 and average precision are of class {positive!r}\n" if positive else ""
+    table = numbers_table(
+        f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
+        ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
+        f"{of_class}saved against no lightweighting\n"
+        f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
+        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
+        f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
+        f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
+        f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
+    )
+    parties = summary["parties"]
+    for name, party in parties.items():
+        table.add_row(name, f"{party['alpha']:g}", f"{party['beta']:g}", *_costs([party]))
+    table.add_section()
+    table.add_row("all", "", "", *_costs(parties.values()))
+    return table
+
+
+def _costs(parties: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return the cells with the sums over some parties."""
+    counts = {"macs_per_sample": "", "parameters": "", "uplink_bytes": "B", "downlink_bytes": "B"}
+    cells = [f"{amount(sum(party[key] for party in parties))}{unit}" for key, unit in counts.items()]
+    return [*cells, f"{sum(party['train_time_s'] for party in parties):.1f} s"]

@@ -1,0 +1,78 @@
+"""Evaluations of a split model in training: after a round, around a pruning, and for every set of parties."""
+
+from dataclasses import dataclass, field
+
+from vfl.base.subsets import AND, subsets_of
+from vfl.core.joint_model import SplitModel
+from vfl.data.drift import Histograms
+from vfl.messages.control import EvaluatedModel
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """Tests the joint model, and keeps the results of the parties' present models."""
+
+    joint: SplitModel
+    tested: Metrics | None = field(default=None, init=False)
+    """Metrics of the parties' current models; None if the models have changed since."""
+    subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
+    """Metrics of each set of parties in the last test, by their names."""
+    scores: Histograms | None = field(default=None, init=False)
+    """Predictions of the last test, with which later ones can be compared."""
+
+    def __post_init__(self) -> None:
+        self.settings = self.joint.config.evaluation
+
+    @property
+    def metric(self) -> str:
+        """The metric by which models are compared."""
+        return self.joint.trainer.task.metric
+
+    def test(self) -> Metrics:
+        """Return metrics and mean loss on all test samples, with the parties' finished models.
+
+        With ``evaluation.batch_statistics: both`` also those with running statistics, as ``accuracy/test_running``.
+        """
+        running = self._test("running", "test_running") if self.settings.batch_statistics == "both" else {}
+        self.tested = self._test("finished", "test")
+        return running | self.tested
+
+    def test_pruning(self) -> Metrics:
+        """Return the same just before a pruning, and just after it without a step."""
+        before = self.tested or self._test("finished", "test")
+        named = {tag.replace("/test", "/test_before_pruning"): value for tag, value in before.items()}
+        return named | self._test("pruned", "test_after_pruning")
+
+    def forget(self) -> None:
+        """Discard the test, as the parties' models change."""
+        self.tested = None
+
+    def reached(self) -> Metrics | None:
+        """Return the metric of the last test, for the parties to be told."""
+        return None if self.tested is None else {self.metric: self.tested[f"{self.metric}/test"]}
+
+    def state_dict(self) -> State:
+        """Return the last results."""
+        scores = {} if self.scores is None else {"scores": self.scores.state_dict()}
+        return {"tested": self.tested, "subsets": self.subsets, **scores}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
+        self.scores = Histograms.of_state(state["scores"]) if "scores" in state else None
+
+    def _test(self, model: EvaluatedModel, name: str) -> Metrics:
+        """Return metrics and mean loss of all test samples under ``name``, with each party's model of a kind."""
+        everyone = self.joint.roster.names
+        sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
+        tests = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        if name == "test":
+            self.scores = Histograms(*self.joint.trainer.task.as_columns(tests[everyone].predictions_NC))
+        measured = {names: each.metrics for names, each in tests.items()}
+        tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
+        if len(sets) == 1:
+            return tagged
+        self.subsets = {AND.join(names): metrics for names, metrics in measured.items()}
+        return tagged | {f"{self.metric}_of/{names}": metrics[self.metric] for names, metrics in self.subsets.items()}

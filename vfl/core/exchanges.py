@@ -1,0 +1,136 @@
+"""The exchanges of a round at the server: orders go out, embeddings come back, the head takes its steps.
+
+Shapes: B batch, N training samples, D width of one embedding.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vfl.config import ExperimentConfig
+from vfl.core.batches import batch_rows, steps_in_round
+from vfl.core.costs.forecast import Workload
+from vfl.core.head import HeadTrainer
+from vfl.core.label_protocol import Batch, Received, ServerProtocol
+from vfl.core.parties import Asked, Roster
+from vfl.core.presence import Presence, Share
+from vfl.core.round_orders import Order, orders_of
+from vfl.messages.messages import Message, Part, PartKind
+
+
+@dataclass(eq=False)
+class Exchanges:
+    """Training of a split model: lines 3 to 18 of Algorithm 1, one exchange at a time."""
+
+    roster: Roster
+    trainer: HeadTrainer
+    """The head model."""
+    protocol: ServerProtocol
+    """The server's side of the label protocol."""
+    labels_N: Tensor
+    """Labels of the training samples."""
+    presence: Presence
+    """The parties' participation in all batches."""
+    config: ExperimentConfig
+    round_index: int = field(default=-1, init=False)
+    rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Rows [B] of each exchange of the present round."""
+    shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
+    """The parties' shares of each exchange of the present round."""
+    losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Losses of the present round, at the start of each exchange."""
+    under_way: deque[list[Asked]] = field(default_factory=deque[list[Asked]], init=False)
+    """Orders sent to all parties, the oldest first."""
+
+    def __post_init__(self) -> None:
+        self.labels_N = self.labels_N.to(self.trainer.runtime.device)
+        self.steps = steps_in_round(self.config.training, len(self.labels_N))
+        """Number of exchanges in a round."""
+        self.orders = orders_of(self.steps, self.config.training.staleness)
+        """Orders of every round."""
+        training = self.config.training
+        self.work = Workload(self.steps, training.local_iterations, training.staleness)
+        """Every party's work in a round."""
+
+    def start_round(self, round_index: int) -> tuple[list[tuple[Part, ...]], str | None]:
+        """Derive the round's batches; return each party's first parts, and theta_0's digest if they contain it."""
+        self.round_index = round_index
+        self.rows = self.batches(round_index)
+        self.shares = self.presence.of_round(round_index, self.rows)
+        self.losses = []
+        self.under_way.clear()
+        self.trainer.start_round(round_index)
+        return self.protocol.start_round(self.trainer, self.shares)
+
+    def batches(self, round_index: int) -> list[Tensor]:
+        """Return the rows [B] of each exchange of a round."""
+        return batch_rows(
+            self.config.seed, round_index, self.steps, len(self.labels_N), self.config.training.batch_size
+        )
+
+    def run(self, exchange: int) -> None:
+        """Run the round's next exchange in one round trip: its update travels with the next order.
+
+        The head ends its part of the exchange while the parties compute.
+        """
+        after = self.work.under_way
+        # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
+        if exchange == 0:
+            for order in self.orders[:after]:
+                self._order(order, [()] * len(self.roster.names))
+        rows_B = self.rows[exchange]
+        labels_B = self.labels_N[rows_B.to(self.labels_N.device)]
+        batch = Batch(rows_B, labels_B, self._receive(exchange))
+        updates, losses = self.protocol.begin(self.trainer, batch)
+        self._order(self.orders[exchange + after], updates)
+        # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
+        steps_left = self.config.training.local_iterations - len(losses)
+        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
+
+    def end_round(self) -> list[Asked]:
+        """Return the requests whose replies are the parties' reports; nothing else is under way then."""
+        for _ in range(self.config.training.staleness):
+            for asked in self.under_way.popleft():  # replies to orders that only brought an update
+                asked.wait()
+        return self.under_way.popleft()
+
+    def samples(self) -> dict[str, tuple[int, ...]]:
+        """Return the number of samples in which each party took part, by exchange of the round."""
+        samples_K = zip(*([share.count for share in shares] for shares in self.shares), strict=True)
+        return dict(zip(self.roster.names, samples_K, strict=True))
+
+    def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
+        """Send an order to all parties, to each with its parts of the update."""
+        self.under_way.append(
+            [
+                party.ask(Message(order.kind, self.round_index, order.exchange, parts))
+                for party, parts in zip(self.roster, updates, strict=True)
+            ]
+        )
+
+    def _receive(self, exchange: int) -> list[Received]:
+        """Return the parties' embeddings of an exchange's batch, from the oldest order."""
+        replies = zip(self.under_way.popleft(), self.shares[exchange], strict=True)
+        # One at a time: decoded while the other parties still compute.
+        received = [self._receive_one(asked, self.rows[exchange], share) for asked, share in replies]
+        self.shares[exchange] = [each.share for each in received]
+        return received
+
+    def _receive_one(self, asked: Asked, rows_B: Tensor, share: Share) -> Received:
+        receiver, missing = asked.party.receiver, self.trainer.missing
+
+        def decode(reply: Message) -> Received:
+            frame = reply.part(PartKind.EMBEDDING)
+            embedding_BD = receiver.receive_part(frame, rows_B, share, missing)
+            return Received(frame, embedding_BD.to(self.trainer.runtime.device), share)
+
+        return asked.read(decode) or self._of_nobody(receiver.width, len(rows_B))
+
+    def _of_nobody(self, width: int, samples: int) -> Received:
+        """Return the embedding of an absent party: it takes part in no sample, and no gradient is returned."""
+        missing_BD = torch.full((samples, width), self.trainer.missing, device=self.trainer.runtime.device)
+        nobody = Share.of(torch.zeros(samples, dtype=torch.bool))
+        return Received(Part(PartKind.EMBEDDING, b""), missing_BD, nobody)

@@ -1,0 +1,144 @@
+"""The finished model of a party, and the cost of evaluating it; no bit of training changes.
+
+Evaluation, prediction and export use the *finished* model: the current weights, normalising with statistics estimated
+on a fixed sample of the party's own training rows. The training's running statistics stay unchanged.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from vfl.base.digest import weights_digest
+from vfl.base.macs import count_macs
+from vfl.compression.unprunable import Pruner
+from vfl.config import ExperimentConfig
+from vfl.core.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
+from vfl.core.row_by_row import each_alone
+from vfl.data.samples import Samples
+from vfl.messages.control import EvaluatedModel
+from vfl.runs.checkpoint import State
+from vfl.runs.runtime import Runtime
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """A model in its form for evaluation."""
+
+    model: nn.Module
+    statistics: Statistics
+
+
+@dataclass(eq=False)
+class EvaluatedModels:
+    """Models of one party for evaluation, each made at its first use and kept until ``forget``."""
+
+    model: nn.Module
+    """The party's model in training."""
+    pruner: Pruner
+    train: Samples
+    """The party's prepared training samples."""
+    config: ExperimentConfig
+    runtime: Runtime
+    macs: int = field(default=0, init=False)
+    """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
+    _finished: Evaluated | None = field(default=None, init=False)
+    _pruned: Evaluated | None = field(default=None, init=False)
+    _separate: nn.Module | None = field(default=None, init=False)
+    _sample_macs: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = field(
+        default_factory=dict[tuple[nn.Module, tuple[torch.Size, ...]], int], init=False
+    )
+    """Multiply-accumulates of a sample by model and the sample's shapes: counting takes longer than a row's pass."""
+
+    def __post_init__(self) -> None:
+        settings, held_N = self.config.evaluation, self.train.held_rows()
+        self.estimated = settings.batch_statistics != "running"
+        self.rows_B = held_N[sample_rows(self.config.seed, len(held_N), settings.statistics_samples)]
+
+    def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float, *, alone: bool = False) -> Tensor:
+        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha`` of the pruned one.
+
+        ``alone``: with each row computed alone.
+        """
+        match which:
+            case "finished":
+                evaluated = self.finished
+            case "running":
+                evaluated = Evaluated(self.model, {})
+            case "pruned":
+                evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
+        self._count(evaluated.model, inputs)
+
+        def compute(rows: Sequence[Tensor]) -> Tensor:
+            return embed_still(evaluated.model, rows, self.runtime, evaluated.statistics)
+
+        return each_alone(compute, inputs) if alone else compute(inputs)
+
+    def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""
+        # A copy: to put the statistics into the party's own model and take them out would cost more than a row does.
+        model = self._separate = self._separate or self.finished_copy()
+        self._count(model, inputs)
+        with torch.inference_mode():
+            return each_alone(lambda row: self.runtime.forward(model, *row), inputs)
+
+    def mean_embedding(self) -> Tensor:
+        """Return the mean [1, D] of the finished model's embeddings of the training samples that the party has."""
+        rows_N = self.train.held_rows()
+        total_D = torch.zeros(1, dtype=torch.float64)
+        for rows_B in torch.split(rows_N, self.config.evaluation.batch_size):
+            inputs = tuple(self.runtime.batch(tensor, rows_B) for tensor in self.train.inputs)
+            total_D = total_D + self.embed("finished", inputs, 0.0).double().sum(dim=0).cpu()
+        return (total_D / len(rows_N)).float().unsqueeze(0)
+
+    @property
+    def finished(self) -> Evaluated:
+        """The party's model with the statistics of its present weights."""
+        self._finished = self._finished or self._finish(self.model)
+        return self._finished
+
+    def finished_copy(self) -> nn.Module:
+        """Return the finished model as a separate model, in evaluation mode."""
+        model = copy.deepcopy(self.model).eval()
+        model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
+        return model
+
+    def digest(self) -> str:
+        """Return the digest of the finished model."""
+        return weights_digest(self.model.state_dict() | self.finished.statistics)
+
+    def forget(self) -> None:
+        """Drop all models, as the party's model has changed."""
+        self._finished = self._pruned = self._separate = None
+        self._sample_macs.clear()
+
+    def state_dict(self) -> State:
+        """Return the finished model's statistics, and the cost of evaluation."""
+        return {"statistics": self.finished.statistics, "macs": self.macs}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the statistics of the weights that the model has just loaded."""
+        self.forget()
+        # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
+        self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
+
+    def _finish(self, model: nn.Module) -> Evaluated:
+        if not self.estimated or not batch_norms(model):
+            return Evaluated(model, {})
+        inputs = [self.runtime.batch(tensor, self.rows_B) for tensor in self.train.inputs]
+        self._count(model, inputs)
+        return Evaluated(model, estimate_statistics(model, inputs, self.runtime))
+
+    def _prune_copy(self, alpha: float) -> nn.Module:
+        # Together, so that the copied pruner prunes the copied model and not the party's.
+        model, pruner = copy.deepcopy((self.model, self.pruner))
+        pruner.prune_to(alpha)
+        return model
+
+    def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
+        sample = model, tuple(tensor.shape[1:] for tensor in inputs)
+        if sample not in self._sample_macs:
+            self._sample_macs[sample] = count_macs(model, *inputs)
+        self.macs += len(inputs[0]) * self._sample_macs[sample]

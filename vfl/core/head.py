@@ -1,0 +1,122 @@
+"""The head model's training step, which the server takes and parties that hold the labels replay.
+
+Shapes: B batch, D width of one embedding, P width of all embeddings together (the representation Phi), C classes.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from vfl.compression.codec import encode
+from vfl.config import OptimizerConfig
+from vfl.core.embeddings import decode_finite
+from vfl.core.tasks import Task
+from vfl.messages.messages import Buffer, Part, PartKind
+from vfl.models.mlp import has_placeholders
+from vfl.runs.checkpoint import State
+from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.runs.runtime import Runtime
+
+
+class HeadTrainer:
+    """A head model theta_0 with its optimizer, and everything else that decides its next steps."""
+
+    def __init__(
+        self,
+        head: nn.Module,
+        task: Task,
+        config: OptimizerConfig,
+        runtime: Runtime,
+        optimizer: MakeOptimizer | None = None,
+    ) -> None:
+        self.head = runtime.place(head)
+        self.task = task
+        self.runtime = runtime
+        self.config = config
+        self.optimizer = build_optimizer(self.head, config, optimizer)
+
+    @cached_property
+    def missing(self) -> float:
+        """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
+        return math.nan if has_placeholders(self.head) else 0.0
+
+    def start_round(self, round_index: int) -> None:
+        """Set the round's learning rate."""
+        set_learning_rate(self.optimizer, self.config, round_index)
+
+    def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the task's loss."""
+        return self.task.loss(self.runtime.forward(self.head, representation_BP), labels_B)
+
+    def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
+        loss = self.loss(representation_BP, labels_B)
+        self.optimizer.zero_grad()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        return loss.detach()
+
+    def apply(self) -> None:
+        """Take the SGD step on theta_0 whose gradients ``backward`` computed."""
+        self.optimizer.step()
+
+    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Take one SGD step on theta_0 and return the loss before it."""
+        loss = self.backward(representation_BP, labels_B)
+        self.apply()
+        return loss
+
+    def steps(self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int) -> list[Tensor]:
+        """Take ``number`` SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
+        if number == 0:
+            return []
+        representation_BP = torch.cat(list(embeddings), dim=1)
+        return [self.step(representation_BP, labels_B) for _ in range(number)]
+
+    def embedding_gradient(
+        self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool
+    ) -> Tensor:
+        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays unchanged.
+
+        With ``with_head`` the same pass leaves theta_0's gradients behind, for ``apply``.
+        """
+        own_BD = embeddings[position].detach().requires_grad_()
+        parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
+        representation_BP = torch.cat(parts, dim=1)
+        if not with_head:  # not by backward(): theta_0's .grad may hold the gradients that wait for `apply`
+            return torch.autograd.grad(self.loss(representation_BP, labels_B), own_BD)[0]
+        self.backward(representation_BP, labels_B)
+        assert own_BD.grad is not None
+        return own_BD.grad
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return theta_0 as message parts, names sorted; always float32, so that replays start from equal bits."""
+        weights = self.head.state_dict()
+        return tuple(Part(PartKind.HEAD, encode(weights[name])) for name in sorted(weights))
+
+    def adopt(self, frames: Sequence[Buffer]) -> float:
+        """Load theta_0 from message parts; return the largest difference from the weights here (the drift).
+
+        Raises ValueError for another number of tensors, another shape or values that are not finite.
+        """
+        weights = self.head.state_dict()
+        if len(frames) != len(weights):
+            raise ValueError(f"the head came in {len(frames)} tensors instead of {len(weights)}")
+        drift = 0.0
+        for name, frame in zip(sorted(weights), frames, strict=True):
+            shape = tuple(weights[name].shape)
+            received = decode_finite(frame, shape, "float32", f"the head's {name}").to(self.runtime.device)
+            drift = max(drift, float((received - weights[name]).abs().max()))
+            weights[name].copy_(received)  # into the module: tensors of a state_dict share its memory
+        return drift
+
+    def state_dict(self) -> State:
+        """Return weights and momentum by name."""
+        return {"weights": self.head.state_dict(), "momentum": optimizer_state(self.optimizer, self.head)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore weights and momentum."""
+        self.head.load_state_dict(state["weights"])
+        load_optimizer_state(self.optimizer, self.head, state["momentum"])

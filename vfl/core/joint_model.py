@@ -1,0 +1,134 @@
+"""All parties' models and the head as one model, for evaluation and prediction; `Exchanges` train it.
+
+Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vfl.base.errors import Diverged
+from vfl.config import ExperimentConfig
+from vfl.core.embeddings import decode_finite
+from vfl.core.head import HeadTrainer
+from vfl.core.parties import PartyHandle, Roster
+from vfl.core.presence import Share
+from vfl.core.row_by_row import each_alone
+from vfl.core.tasks import Tested, measure
+from vfl.data.files import Labels
+from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
+from vfl.messages.messages import Kind, Message, PartKind
+
+MOST_TESTED = 1e6
+"""Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitModel:
+    """A split model and the samples that it is evaluated on: the test samples, or others in their place.
+
+    Args:
+        roster: the parties.
+        trainer: the head model.
+        config: the experiment.
+        samples: their labels [M], and the parties that have a row for them.
+    """
+
+    roster: Roster
+    trainer: HeadTrainer
+    config: ExperimentConfig
+    samples: Labels
+    new: bool = False
+    """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
+
+    def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Tested]:
+        """Return metrics and predictions of all samples for each set of parties, as if the others were absent."""
+        outputs: list[list[Tensor]] = [[] for _ in sets]
+        for start, stop in self.batches():
+            there = self.embeddings(start, stop, model=model)
+            away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
+            for names, batches in zip(sets, outputs, strict=True):
+                batches.append(self.outputs(away | {party: there[party] for party in names}))
+        labels_M = self.samples.values.to(self.trainer.runtime.device)
+        return [measure(self.trainer.task, batches, labels_M) for batches in outputs]
+
+    def batches(self) -> Iterator[tuple[int, int]]:
+        """Yield first row and end of the batches in which samples are evaluated."""
+        samples, size = len(self.samples.values), self.config.evaluation.batch_size
+        for start in range(0, samples, size):
+            yield start, min(start + size, samples)
+
+    def embeddings(
+        self, start: int, stop: int, away: Collection[str] = (), model: EvaluatedModel = "finished"
+    ) -> dict[str, Tensor]:
+        """Request the embeddings [B, D] of the samples ``start`` to ``stop``; return all parties' by name.
+
+        The embeddings of absent parties and of those in ``away``, and of samples without a party's row, are missing
+        values.
+        """
+        request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
+        asked = [party.ask(request) for party in self.roster if party.name not in away]
+        shares = self.shares(start, stop)
+        came = {
+            each.party.name: each.read(partial(self._decode, each.party, shares[each.party.name])) for each in asked
+        }
+        embeddings: dict[str, Tensor] = {}
+        for party in self.roster:
+            embedding_BD = came.get(party.name)
+            gap = embedding_BD is None
+            embeddings[party.name] = self.missing(stop - start, party.receiver.width) if gap else embedding_BD
+        return embeddings
+
+    def permuted(self, party: PartyHandle, start: int, stop: int, permuted: Permuted) -> Tensor:
+        """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
+        wanted = SampleRange(start=start, stop=stop, permuted=permuted)
+        share = self.shares(start, stop)[party.name]
+        came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, share))
+        return self.missing(stop - start, party.receiver.width) if came is None else came
+
+    def shares(self, start: int, stop: int) -> dict[str, Share]:
+        """Return each party's share of the samples ``start`` to ``stop``: those for which it has a row."""
+        present_MK = self.samples.present
+        if present_MK is None:
+            return {name: Share.of_all(stop - start) for name in self.roster.names}
+        by_party = zip(self.roster.names, present_MK[start:stop].unbind(1), strict=True)
+        return {name: Share.of(present_B) for name, present_B in by_party}
+
+    def missing(self, samples: int, width: int) -> Tensor:
+        """Return [B, D] of values for missing embeddings."""
+        return torch.full((samples, width), self.trainer.missing)
+
+    def mean_embeddings(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Request the means [D] of the parties' embeddings of all training samples; return them by name.
+
+        Absent parties have none.
+        """
+        one = Share.of_all(1)
+        asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
+        came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
+        return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
+
+    def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
+        representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
+        runtime = self.trainer.runtime
+
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            return runtime.forward(self.trainer.head, *inputs)
+
+        with torch.inference_mode():
+            inputs = [representation_BP.to(runtime.device)]
+            return each_alone(compute, inputs) if self.new else compute(inputs)
+
+    def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
+        """Return embeddings [B, D] that were not compressed, with missing values filled in."""
+        receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
+        if not share.count:
+            return self.missing(len(share.present_B), receiver.width)
+        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
+        return share.spread(embedding_nD, self.trainer.missing)

@@ -1,0 +1,116 @@
+"""All parties in one process: their links, and building an experiment."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Semaphore
+from typing import NoReturn
+
+import torch
+
+from vfl.config import ExperimentConfig
+from vfl.core.build import OwnModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
+from vfl.core.link import PartyLink, done
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
+from vfl.data.samples import Samples
+from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
+from vfl.messages.messages import Message
+from vfl.runs.checkpoint import State
+from vfl.runs.runtime import Runtime, use_threads_for
+
+
+class LocalLink(PartyLink):
+    """A party in the same process: gets the messages directly, with tensors encoded as for a network."""
+
+    def __init__(self, party: FeatureParty, samples: Samples | None = None) -> None:
+        self.party = party
+        self.name = party.name
+        self.samples = samples
+        """Prepared samples to predict; None: the test samples."""
+
+    def send(self, request: Message) -> "Future[Message]":
+        """Let the party answer; its error is raised here."""
+        return done(self.party.handle(request, self.samples))
+
+    def blame(self, error: Exception) -> NoReturn:
+        """Raise the error: both sides are this process."""
+        raise error
+
+    def save(self) -> "Future[State]":
+        """Return the party's whole state."""
+        return done(self.party.state_dict())
+
+    def load(self, state: State) -> "Future[None]":
+        """Restore the party's whole state. Raises ValueError if the state was kept by a party's own process."""
+        if "model" not in state:
+            raise ValueError(
+                f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
+            )
+        return done(self.party.load_state_dict(state))
+
+
+class ConcurrentLink(LocalLink):
+    """A party in the same process that computes in its own thread, as soon as a place is free."""
+
+    def __init__(self, party: FeatureParty, places: Semaphore) -> None:
+        super().__init__(party)
+        self.places = places
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
+
+    def send(self, request: Message) -> "Future[Message]":
+        """Let the party answer in its thread; its error is raised by the future."""
+        return self.thread.submit(self._answer, request)
+
+    def close(self) -> None:
+        """End the thread after its present answer."""
+        self.thread.shutdown(cancel_futures=True)
+
+    def _answer(self, request: Message) -> Message:
+        with self.places:
+            return self.party.handle(request)
+
+
+@dataclass(frozen=True, eq=False)
+class InProcess:
+    """An experiment with all its parties in this process."""
+
+    server: HeadServer
+    parties: list[FeatureParty]
+    source: Source
+    split: Split
+    """All raw samples; random ones of the same form if a run is loaded without its data."""
+
+
+def build_in_process(
+    config: ExperimentConfig,
+    runtime: Runtime,
+    on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    source: Source | None = None,
+    given: OwnModules | None = None,
+) -> InProcess:
+    """Load the data, split it, and build the head server and all its parties.
+
+    ``source`` replaces the configuration's, and the objects in ``given`` replace what it names. Raises ValueError for
+    data that is missing or does not fit.
+    """
+    source = source or open_source(config)
+    split = split_samples(source)
+    prepared = {data.party: prepare_party(source, data) for data in split.parties}
+    labels = training_labels(split.labels, config)
+    shared_labels = labels if config.training.labels == "shared" else None
+    parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
+    use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
+    roster = build_roster(links_to(parties, config), labels, config)
+    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
+    return InProcess(server, parties, source, split)
+
+
+def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
+    """Return the links to this process's parties by name, and set the number of threads of each party at once."""
+    if config.parties_at_once == 1:
+        return {party.name: LocalLink(party) for party in parties}
+    # Threads that are started later take over this number.
+    torch.set_num_threads(config.threads_of_each or 1)
+    places = Semaphore(config.parties_at_once)
+    return {party.name: ConcurrentLink(party, places) for party in parties}

@@ -1,0 +1,368 @@
+"""A feature party: one owner's features and feature model, driven by the head server's messages.
+
+Shapes: B batch, D embedding width, n the samples of a batch in which the party takes part.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from vfl.base.digest import check_same_data, weights_digest
+from vfl.base.macs import count_macs, count_parameters
+from vfl.base.random import generator
+from vfl.compression.pruning import psi
+from vfl.compression.unprunable import build_pruner
+from vfl.config import ExperimentConfig
+from vfl.config.schedules import largest, schedule_of
+from vfl.core.batch_statistics import embed_still
+from vfl.core.batches import batch_rows, steps_in_round
+from vfl.core.costs.meter import RoundMeter
+from vfl.core.costs.prices import price
+from vfl.core.embeddings import EmbeddingSender, encode_as
+from vfl.core.finished_model import EvaluatedModels
+from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
+from vfl.core.label_protocol import PartyProtocol
+from vfl.core.privacy.defences import Open
+from vfl.core.team import Single
+from vfl.data.samples import Samples
+from vfl.data.source import Prepared
+from vfl.messages.control import (
+    AskedRatios,
+    ColumnCount,
+    ColumnImportance,
+    Description,
+    Permuted,
+    RoundReport,
+    RoundStart,
+    SampleRange,
+    fixed_seconds,
+)
+from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import finite
+from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.runs.runtime import Runtime
+
+PROBE_SAMPLES = 256
+"""Size of the fixed batch on which Psi is measured."""
+
+SECTION = "party"
+"""A party's section of its own checkpoint."""
+
+
+class FeatureParty:
+    """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
+
+    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes, ``defence`` is
+    its defence against leakage.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        data: Prepared,
+        protocol: PartyProtocol,
+        sender: EmbeddingSender,
+        config: ExperimentConfig,
+        runtime: Runtime,
+        team: Single | None = None,
+        defence: Open = Open(),  # noqa: B008 - without state
+        optimizer: MakeOptimizer | None = None,
+    ) -> None:
+        self.name = name
+        self.model = runtime.place(model)
+        self.preparation = data.preparation
+        self.train = data.train
+        self.test = data.test
+        self.data = data
+        self.protocol = protocol
+        self.sender = sender
+        self.config = config
+        self.runtime = runtime
+        self.defence = defence
+        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
+        self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
+        self.example = self.batch(data.train, data.train.held_rows()[:1])
+        ratios = config.lightweighting
+        planned = largest(schedule_of(ratios.alpha, name))
+        shrunk = optimizer if largest(ratios.most_alpha(name)) > 0 else None
+        self.pruner = build_pruner(self.model, self.example, ratios.pruning, planned, shrunk)
+        self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
+        self.steps = steps_in_round(config.training, len(data.train))
+        self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
+        self.may_rest = config.training.party_dropout > 0
+        """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
+        self.alpha = self.beta = 0.0
+        self.round_index: int = -1
+        self.batches: list[Tensor] = []
+        """Rows in which the party takes part, for each exchange of the present round."""
+        self.pending = deque[PendingExchange]()
+        """Exchanges whose updates have not arrived yet, at most one more than the party runs ahead."""
+        self.meter = RoundMeter(runtime)
+        """Counts the computation of the present round."""
+
+    def handle(self, request: Message, samples: Samples | None = None) -> Message:
+        """Answer a message, which must be due (``vfl/core/round_orders.py``).
+
+        ``samples``: prepared ones to evaluate instead of the test samples. Raises ValueError for a message that cannot
+        be carried out.
+        """
+        parts: tuple[Part, ...] = ()
+        match request.kind:
+            case Kind.START_ROUND:
+                self.start_round(request)
+            case Kind.EMBED | Kind.UPDATE:
+                with self.meter.training():
+                    parts = self.exchange(request)
+            case Kind.END_ROUND:
+                parts = (self.end_round(request).part(),)
+            case Kind.EVALUATE:
+                looked_at = self.test if samples is None else samples
+                parts = (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), looked_at)),)
+            case Kind.MEAN:
+                mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
+                parts = (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
+            case _:
+                parts = self.tell(request)
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+
+    def tell(self, request: Message) -> tuple[Part, ...]:
+        """Answer a question about the model or its columns."""
+        columns = len(self.preparation.places)
+        match request.kind:
+            case Kind.DESCRIBE:
+                return (self.describe().part(),)
+            case Kind.PRICES:
+                return (price(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
+            case Kind.COLUMNS:
+                return (ColumnCount(columns=columns).part(),)
+            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == columns:  # the owner's process notes it
+                return ()
+            case _:
+                raise MessageError(f"{self.name} cannot answer {request.kind.name}")
+
+    def start_round(self, message: Message) -> None:
+        """Set the round's ratios (and head), and derive the order of its batches."""
+        assigned = RoundStart.of(message)
+        self.round_index = message.round_index
+        self.alpha, self.beta = assigned.alpha, assigned.beta
+        set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
+        batch_size = self.config.training.batch_size
+        batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
+        shares = self.protocol.start_round(message, assigned.head_digest, batches)
+        self.batches = [share.rows_of(rows_B) for rows_B, share in zip(batches, shares, strict=True)]
+        # With labels at the server it is the server that says who takes part, by the match it has: perhaps an older
+        # one.
+        if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
+            raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
+        shown = sum(len(self.train.held_rows(rows_B)) for rows_B in batches), sum(map(len, self.batches))
+        if not self.may_rest and shown[0] != shown[1]:
+            raise MessageError(
+                f"{shown[0] - shown[1]} rows of {self.name} are left out, to which "
+                "training.party_dropout does not agree"
+            )
+        self.pending.clear()
+        self.meter = RoundMeter(self.runtime)
+        self.passes.start_round(message.round_index)
+
+    def exchange(self, message: Message) -> tuple[Part, ...]:
+        """Apply an order's update, if any; return the requested embeddings, if any."""
+        asks = message.kind is Kind.EMBED
+        if not asks or message.exchange > self.config.training.staleness:  # the round's first orders bring none
+            self.update(message)
+        return (Part(PartKind.EMBEDDING, self.embed(message.exchange)),) if asks else ()
+
+    def embed(self, exchange: int) -> bytes:
+        """Return the frame of the sparsified embeddings of a batch, empty for no rows (Algorithm 1, lines 5-6)."""
+        rows_n = self.batches[exchange]
+        inputs = self.batch(self.train, rows_n)
+        # With staleness other updates change the model before the batch's own.
+        weights = self.passes.copied_weights() if self.config.training.staleness else OWN
+        forward = self._forward(inputs, weights)
+        dense_nD = forward.embedding_nD.detach().cpu()
+        frame, sent_nD = self.sender.send(dense_nD, rows_n, self.beta) if len(rows_n) else (b"", dense_nD)
+        self.meter.sent(dense_nD, sent_nD)
+        self.pending.append(PendingExchange(exchange, inputs, forward, sent_nD))
+        return frame
+
+    def update(self, message: Message) -> None:
+        """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
+        pending = self.pending[0]
+        self.protocol.receive(message, pending.exchange, pending.sent_nD)
+        # The weights are about to move; what was finished or pruned of the present ones would be stale.
+        self.evaluated.forget()
+        # Not at the round's start: the first embedding is the unpruned model's, as in Algorithm 1. The graphs of all
+        # embeddings under way end at tensors that pruning has replaced.
+        if pending.exchange == 0:
+            with self.meter.not_training():
+                pruned = self.prune()
+            for each in self.pending if pruned else ():
+                each.forward = None
+        self.pending.popleft()
+        samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
+        for _ in range(iterations if samples else 0):
+            # The first iteration goes back through the graph of the embedding that was sent, the later ones embed anew.
+            embedding_nD, weights = pending.forward or self._forward(pending.inputs, OWN)
+            pending.forward = None
+            sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
+            gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
+            self.optimizer.zero_grad()
+            # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
+            embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
+            for name, weight in weights.items():
+                self.model.get_parameter(name).grad = weight.grad
+            self.passes.team.add_gradients(self.model, samples)
+            self.optimizer.step()
+            self.meter.backward(self.macs, samples)
+        self.meter.updated(self.unpruned_macs, samples, iterations)
+        self.protocol.finish(iterations)
+
+    def prune(self) -> bool:
+        """Prune to the round's alpha if it exceeds all earlier ones; measure Psi on the probe batch."""
+        if self.alpha <= self.pruner.alpha_max:
+            return False
+        before_BD = self._probe()
+        pruned = self.pruner.prune_to(self.alpha, self.optimizer)
+        if pruned:
+            self.macs = count_macs(self.model, *self.example)
+            self.meter.psi = psi(before_BD, self._probe())
+        elif self.pruner.widths() == self.pruner.original_widths:
+            warnings.warn(
+                f"{self.name}: alpha {self.alpha:g} removes no filter: the layers are too narrow for it, "
+                "or lightweighting.pruning.round_to is too large",
+                stacklevel=2,
+            )
+        return pruned
+
+    def end_round(self, message: Message) -> RoundReport:
+        """Apply the last update; return the round's costs and the errors due to lightweighting."""
+        with self.meter.training():
+            self.update(message)
+        return RoundReport(
+            alpha=self.pruner.alpha_max,
+            beta=self.beta,
+            macs_per_sample=self.macs,
+            parameters=count_parameters(self.model),
+            train_macs=self.meter.train_macs,
+            unpruned_train_macs=self.meter.unpruned_train_macs,
+            train_time_s=fixed_seconds(self.meter.train_time_s),
+            omega=finite(self.meter.omega / self.steps, f"omega/{self.name}"),
+            psi=finite(self.meter.psi, f"psi/{self.name}"),
+            head_drift=self.protocol.drift(),
+        )
+
+    def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
+        """Return the frame of the embeddings of a range of samples by one of the party's models."""
+        if not wanted.start < wanted.stop <= len(samples):
+            raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
+        rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
+        if samples is not self.test:
+            if wanted.permuted:
+                raise MessageError("a column is permuted among test samples alone")
+            return self.embed_new(samples, rows_n)
+        if len(rows_n) == 0:
+            return b""
+        inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
+        alone = self.defence.embeds_alone
+        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
+
+    def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
+        """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
+
+        A row's embedding does not depend on the rows beside it.
+        """
+        if len(rows_n) == 0:
+            return b""
+        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n)))
+
+    def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
+        """Return the model's inputs for some test rows, with the values of one column permuted among all of them.
+
+        The permutation follows from the experiment's seed, so that processes answer as one process.
+        """
+        if wanted.column >= len(self.preparation.places):
+            raise MessageError(f"{self.name} has no column {wanted.column}")
+        held = self.test.held_rows()
+        stream = generator(self.config.seed, "permuted_column", wanted.draw, f"{self.name} {wanted.column}")
+        instead_M = torch.arange(len(self.test))
+        instead_M[held] = held[torch.randperm(len(held), generator=stream)]
+        places = list(self.preparation.places[wanted.column])
+        features_n = self.test.features[rows_n].clone()
+        features_n[:, places] = self.test.features[instead_M[rows_n]][:, places]
+        return (self.runtime.batch(features_n, torch.arange(len(rows_n))),)
+
+    def describe(self) -> Description:
+        """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
+        return Description(
+            weights_digest=weights_digest(self.model.state_dict()),
+            finished_digest=self.evaluated.digest(),
+            evaluation_macs=self.evaluated.macs,
+            widths=self.pruner.widths(),
+            original_widths=self.pruner.original_widths,
+        )
+
+    def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
+        """Return the model's inputs for some rows."""
+        return tuple(self.runtime.batch(tensor, rows_B) for tensor in samples.inputs)
+
+    def state_dict(self) -> State:
+        """Return everything that the party's next rounds depend on."""
+        return {
+            "name": self.name,
+            "pruner": self.pruner.state_dict(),
+            "model": self.model.state_dict(),
+            "momentum": optimizer_state(self.optimizer, self.model),
+            "feedback": self.sender.receiver.state_dict(),
+            "protocol": self.protocol.state_dict(),
+            "evaluated": self.evaluated.state_dict(),
+            "data_digest": self.data.digest,
+            "preparation": self.preparation.state_dict(),
+            "raw": self.data.raw,
+            "round": self.round_index,
+            "beta": self.beta,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
+        check_same_data(f"{self.name}'s features", state["data_digest"], self.data.digest)
+        self.load_finished(state)
+        self.round_index = int(state["round"])
+        load_optimizer_state(self.optimizer, self.model, state["momentum"])
+        self.sender.receiver.load_state_dict(state["feedback"])
+        self.protocol.load_state_dict(state["protocol"])
+
+    def load_finished(self, state: State) -> None:
+        """Load the finished model of a state and its preparation of samples, with any data."""
+        self.preparation.load_state_dict(state["preparation"])
+        self.beta = float(state["beta"])
+        # Structure first: the weights and momenta of a pruned model fit no dense one.
+        self.pruner.load_state_dict(state["pruner"], self.optimizer)
+        self.model.load_state_dict(state["model"])
+        self.evaluated.load_state_dict(state["evaluated"])
+        self.macs = count_macs(self.model, *self.example)
+
+    def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
+        self.meter.forward(self.macs, len(inputs[0]))
+        embedding_nD, used = self.passes.embed(inputs, weights)
+        return ForwardPass(self.defence.conceal(embedding_nD), used)
+
+    def _evaluation(self, embedding_nD: Tensor) -> bytes:
+        embedding_nD = self.defence.conceal_each(embedding_nD.cpu())
+        if self.config.evaluation.sparsified:
+            embedding_nD = self.sender.as_received(embedding_nD, self.beta)
+        # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.
+        largest = torch.finfo(getattr(torch, self.config.wire.values)).max
+        embedding_nD = embedding_nD.where(embedding_nD.isinf(), embedding_nD.clamp(-largest, largest))
+        return self._encoded(embedding_nD, "embedding")
+
+    def _encoded(self, tensor: Tensor, what: str) -> bytes:
+        return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")
+
+    def _probe(self) -> Tensor:
+        rows_B = self.train.held_rows()[:PROBE_SAMPLES]
+        return embed_still(self.model, self.batch(self.train, rows_B), self.runtime)

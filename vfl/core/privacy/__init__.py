@@ -1,0 +1,1 @@
+"""Defences of the owners, and the epsilon that they keep."""

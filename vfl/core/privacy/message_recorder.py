@@ -1,0 +1,120 @@
+"""A party's view of a round: its own embeddings as sent, and the gradients received, by training row.
+
+An audit looks at a round in memory; a party process with ``privacy.record`` keeps its last round in its own folder.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# safetensors' reader is untyped.
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vfl.base.errors import ConfigError
+from vfl.core.label_protocol import PartyProtocol, ReceivedGradient
+from vfl.core.presence import Share
+from vfl.messages.messages import Message
+from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import State
+from vfl.runs.run_folder import private_files
+
+SEEN = "seen.safetensors"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Messages of a party in a round, by training row."""
+
+    party: str
+    round_index: int
+    rows_N: Tensor
+    embeddings_ND: Tensor
+    gradients_ND: Tensor | None
+    """None if labels are shared."""
+
+
+@dataclass(eq=False)
+class MessageRecorder:
+    """A party's side of the label protocol that also records the messages of a round by training row."""
+
+    protocol: PartyProtocol
+    rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    embeddings: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    gradients: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Received gradients; empty if labels are shared."""
+    round_index: int = field(default=-1, init=False)
+    """Round that was recorded, -1 for none."""
+    _rows_by_exchange: list[Tensor] = field(default_factory=list[Tensor], init=False)
+
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
+        """Begin a round, and record the rows in which the party takes part."""
+        self.round_index = message.round_index
+        self.rows, self.embeddings, self.gradients = [], [], []
+        shares = self.protocol.start_round(message, head_digest, batches)
+        self._rows_by_exchange = [share.rows_of(rows_B) for share, rows_B in zip(shares, batches, strict=True)]
+        return shares
+
+    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
+        """Receive an update, and record it with the embedding that it answers."""
+        self.protocol.receive(message, exchange, sent_nD)
+        self.rows.append(self._rows_by_exchange[exchange])
+        self.embeddings.append(sent_nD.cpu().clone())
+        if isinstance(self.protocol, ReceivedGradient) and len(sent_nD):
+            self.gradients.append(self.protocol.gradient(sent_nD).cpu().clone())
+
+    def gradient(self, embedding_nD: Tensor) -> Tensor:
+        """Return the gradient at the party's embedding."""
+        return self.protocol.gradient(embedding_nD)
+
+    def finish(self, iterations: int) -> None:
+        """End an exchange."""
+        self.protocol.finish(iterations)
+
+    def drift(self) -> float | None:
+        """Return the drift of the party's head."""
+        return self.protocol.drift()
+
+    def state_dict(self) -> State:
+        """Return the protocol's state."""
+        return self.protocol.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.protocol.load_state_dict(state)
+
+    def recording(self, party: str) -> Recording:
+        """Return what was recorded of a party's round."""
+        gradients_ND = torch.cat(self.gradients) if self.gradients else None
+        return Recording(party, self.round_index, torch.cat(self.rows), torch.cat(self.embeddings), gradients_ND)
+
+
+def write_recording(seen: Recording, folder: Path) -> None:
+    """Write a recording into the party's folder, readable by its user alone, in place of an earlier round's."""
+    tensors = {"rows": seen.rows_N, "embeddings": seen.embeddings_ND}
+    if seen.gradients_ND is not None:
+        tensors["gradients"] = seen.gradients_ND
+    named = {"party": seen.party, "round": str(seen.round_index)}
+    with private_files():
+        write_atomically(folder / SEEN, save({name: each.contiguous() for name, each in tensors.items()}, named))
+
+
+def read_recording(folder: Path) -> Recording:
+    """Read what a party process has recorded. Raises ConfigError if there is nothing, or it is damaged."""
+    path = folder / SEEN
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; let that party train with privacy.record=true")
+    try:
+        with safe_open(path, framework="pt") as opened:
+            file: Any = opened
+            named, found = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+        recorded = Recording(
+            named["party"], int(named["round"]), found["rows"], found["embeddings"], found.get("gradients")
+        )
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); copy it again from the party") from None
+    return recorded

@@ -1,0 +1,209 @@
+"""The head server: holds the labels and the head model, and drives the parties round by round.
+
+Shapes: N training samples.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from vfl.base.costs import shares_saved
+from vfl.base.digest import check_same_data, combined_digest, weights_digest
+from vfl.core.costs.clock import Clock
+from vfl.core.costs.controllers import ControllerContext, build_controller
+from vfl.core.costs.decisions import decision_metrics, tell_unmet
+from vfl.core.costs.price_list import PriceList
+from vfl.core.costs.reports import Reports
+from vfl.core.costs.schedule import Ratios
+from vfl.core.evaluation import Evaluation
+from vfl.core.exchanges import Exchanges
+from vfl.core.joint_model import SplitModel
+from vfl.core.privacy.epsilon import guarantees
+from vfl.core.tasks import task_state
+from vfl.messages.control import Description, RoundStart
+from vfl.messages.messages import Kind, Message
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics, finite
+
+OWNER = "server"
+"""The server's name among the owners of state and weights."""
+
+
+class HeadServer:
+    """The server's side of LVFL (Algorithm 1): an ``Algorithm`` of the training loop, which runs a round.
+
+    Args:
+        exchanges: of the training samples, between the parties and the head model.
+        joint: the same parties and head, evaluated on the test samples.
+        labels_digest: digest of the labels of both.
+        on_exchange: called with (exchanges done, exchanges of the round).
+    """
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        joint: SplitModel,
+        labels_digest: str,
+        on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.exchanges, self.on_exchange = exchanges, on_exchange
+        self.roster, self.ledger = exchanges.roster, exchanges.roster.ledger
+        self.trainer, self.config = exchanges.trainer, exchanges.config
+        config = self.config
+        self.joint, self.evaluation = joint, Evaluation(joint)
+        self.labels_digest = labels_digest
+        self.price_list = prices = PriceList(exchanges)
+        given = ControllerContext(
+            config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast
+        )
+        self.assign = build_controller(given)
+        """Function that chooses the ratios of a round; another one can be set."""
+        self.recorded: Mapping[int, Mapping[str, Ratios]] = {}
+        """Ratios by round that were chosen before a resume."""
+        self.unmet: list[str] = []
+        """Parties that the user was warned about, as they cannot reach the controller's goal."""
+        self.ratios: Mapping[str, Ratios] = {}
+        self.assigned: dict[str, RoundStart] = {}
+        self.reports = Reports(exchanges.work)
+        self.clock = Clock(config.simulation, exchanges.work)
+        self._began_s = 0.0
+        self._under_way_s: dict[str, float] = {}
+        """Seconds under way up to the round's beginning, by party."""
+
+    def train_round(self, round_index: int) -> Metrics:
+        """Assign the ratios, run the round's exchanges, collect the parties' reports."""
+        self.start_round(round_index)
+        metrics = self._test_pruning()
+        for exchange in range(self.exchanges.steps):
+            self.exchanges.run(exchange)
+            self.on_exchange(exchange + 1, self.exchanges.steps)
+        self.end_round()
+        metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
+        metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
+        return metrics | self.reports.metrics() | self.ledger.round_metrics()
+
+    def start_round(self, round_index: int) -> None:
+        """Assign the round's ratios."""
+        self.ledger.start_round()
+        self._began_s = time.monotonic()
+        self._under_way_s = {party.name: party.under_way_s or 0.0 for party in self.roster}
+        parts, head_digest = self.exchanges.start_round(round_index)
+        # Rates are measured: a round that is repeated after a resume would be given other ratios.
+        self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
+        self.unmet = tell_unmet(self.ratios, self.unmet)
+        tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
+        given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
+        self.assigned = {
+            name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest, tested=tested)
+            for name, ratios in given.items()
+        }
+        asked = [
+            party.ask(Message(Kind.START_ROUND, round_index, 0, (self.assigned[party.name].part(), *own)))
+            for party, own in zip(self.roster, parts, strict=True)
+        ]
+        for each in asked:
+            each.wait()
+
+    def end_round(self) -> None:
+        """Collect the parties' reports; nothing else is under way then."""
+        samples = self.exchanges.samples()
+        for asked in self.exchanges.end_round():
+            name = asked.party.name
+            read = partial(self.reports.read, name, self.assigned[name], samples[name], self._began_s)
+            self.ledger.record_report(name, self.reports.add(name, asked.read(read)))
+
+    def evaluate(self) -> Metrics:
+        """Return metrics and mean loss of the joint model on all test samples, with the parties' finished models."""
+        return self.evaluation.test()
+
+    @property
+    def metric(self) -> str:
+        """The metric by which models are compared."""
+        return self.evaluation.metric
+
+    def describe(self) -> dict[str, Description]:
+        """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
+        asked = [party.ask(Message(Kind.DESCRIBE)) for party in self.roster]
+        return {each.party.name: each.read(Description.of) or each.party.described() for each in asked}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals of all rounds, and each party's present model and costs."""
+        described = self.describe()
+        head = {OWNER: weights_digest(self.trainer.head.state_dict())}
+        weights = head | {name: each.weights_digest for name, each in described.items()}
+        finished = head | {name: each.finished_digest for name, each in described.items()}
+        exchanges = self.exchanges
+        rounds = len(self.clock.history)
+        promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N))
+        totals = self.ledger.totals()
+        return {
+            **totals,
+            "savings": {share.removeprefix("savings_"): value for share, value in shares_saved(totals).items()},
+            "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
+            "model_digest": combined_digest(weights),
+            "finished_model_digest": combined_digest(finished),
+            "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
+            **({"positive_class": positive} if (positive := self.trainer.task.positive) else {}),
+            **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
+            **({"privacy": promised} if promised else {}),
+        }
+
+    def state_dict(self) -> dict[str, State]:
+        """Return the server's state, and its references to the parties' states."""
+        own: State = {
+            "head": self.trainer.state_dict(),
+            "protocol": self.exchanges.protocol.state_dict(),
+            "feedback": {party.name: party.receiver.state_dict() for party in self.roster},
+            "costs": self.ledger.state_dict(),
+            **self.reports.state_dict(),
+            **self.evaluation.state_dict(),
+            "clock": self.clock.state_dict(),
+            "unmet": self.unmet,
+            "prices": self.price_list.state_dict(),
+            "data_digest": self.labels_digest,
+            "task": task_state(self.trainer.task),
+            "placeholders": not self.exchanges.presence.whole,
+        }
+        return {OWNER: own} | self.roster.save(len(self.clock.history))
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        """Continue from a state."""
+        own = state[OWNER]
+        check_same_data("the labels", own["data_digest"], self.labels_digest)
+        self.load_finished(own)
+        self.exchanges.protocol.load_state_dict(own["protocol"])
+        for party in self.roster:
+            party.receiver.load_state_dict(own["feedback"][party.name])
+        self.evaluation.load_state_dict(own)
+        self.clock.load_state_dict(own["clock"])
+        self.unmet = own["unmet"]
+        self.price_list.load_state_dict(own["prices"])
+        self.roster.load(state)
+
+    def load_finished(self, own: State) -> None:
+        """Load the trained head and the run's costs from the server's own state, with any data."""
+        self.trainer.load_state_dict(own["head"])
+        self.ledger.load_state_dict(own["costs"])
+        self.reports.load_state_dict(own)
+
+    def close(self) -> None:
+        """Release the parties."""
+        self.roster.close()
+
+    def _test_pruning(self) -> Metrics:
+        """Test before and after a pruning, if the round begins with one and is not the first."""
+        reports, present = self.reports.last, [party.name for party in self.roster.present]
+        rises = any(self.assigned[name].alpha > reports[name].alpha for name in present if name in reports)
+        metrics = self.evaluation.test_pruning() if rises else {}
+        self.evaluation.forget()
+        return metrics
+
+    def _seconds(self, round_index: int) -> Metrics:
+        """Return the seconds of the round by tag."""
+        totals_s = {party.name: party.under_way_s for party in self.roster.present}
+        costs = {name: self.ledger.round_cost(name) for name in totals_s}
+        under_way_s = {name: now_s - self._under_way_s[name] for name, now_s in totals_s.items() if now_s is not None}
+        return self.clock.end_round(round_index, self.reports.last, costs, under_way_s)

@@ -1,0 +1,242 @@
+"""Tasks of the head: its loss, the meaning of its outputs, and the metrics of its predictions.
+
+Shapes: B batch, N samples, C outputs of the head. A head of M members has outputs [B, M, C]: each member has its own
+loss, and predictions are the means of theirs (Lakshminarayanan et al., NeurIPS 2017).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.base.metrics import (
+    MANY_CLASS_METRICS,
+    REGRESSION_METRICS,
+    TWO_CLASS_METRICS,
+    many_class_metrics,
+    regression_metrics,
+    two_class_metrics,
+)
+from vfl.config import ExperimentConfig
+from vfl.config.data import TABLE_KINDS
+from vfl.config.experiment import ClassWeights
+from vfl.data.drift import Floats, Ints
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import finite
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One of two or more classes, by cross-entropy."""
+
+    classes: int
+    weights: tuple[float, ...] | None = None
+    """Weight of each class in the loss; None weighs all samples alike."""
+    threshold: float = 0.5
+    """Two classes only: probability from which the second one is predicted, for F1 and accuracy."""
+    metric: str = "accuracy"
+    """Metric by which models are compared."""
+    names: tuple[str, ...] = ()
+    """Names of the classes."""
+
+    @property
+    def positive(self) -> str | None:
+        """The class of two whose probability the metrics judge; None of more."""
+        return self.names[1] if len(self.names) == 2 else None
+
+    @property
+    def outputs(self) -> int:
+        """C, the width of the head's output: a score per class."""
+        return self.classes
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics, which differ between two and more classes."""
+        return TWO_CLASS_METRICS if self.classes == 2 else MANY_CLASS_METRICS
+
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean cross-entropy, weighted by class if there are weights."""
+        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
+        weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
+        return F.cross_entropy(outputs_BC, labels_B, weights)
+
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
+        """Return the sum of the cross-entropies."""
+        return float(F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="sum"))
+
+    def predictions(self, outputs_NC: Tensor) -> Tensor:
+        """Return the probabilities [N, C]."""
+        return self.merged(outputs_NC).softmax(dim=1)
+
+    def merged(self, outputs_BC: Tensor) -> Tensor:
+        """Return scores [B, C] whose softmax is the mean of the members' probabilities."""
+        if outputs_BC.dim() == 2:
+            return outputs_BC
+        return outputs_BC.log_softmax(dim=2).logsumexp(dim=1) - math.log(outputs_BC.shape[1])
+
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the predicted classes [N]: of two the second one from the threshold on, of more the most probable."""
+        if self.classes == 2:
+            return (predictions_NC[:, 1].double() >= self.threshold).long()
+        return predictions_NC.argmax(dim=1)
+
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
+        """Return accuracy and, for two classes, AUC and others; for more, macro F1."""
+        if self.classes == 2:
+            return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
+        return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
+
+    def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
+        """Return the column in which drift shows: the second of two classes' probability, or the class predicted."""
+        if self.classes == 2:
+            return predictions_NC[:, 1:].double().cpu().numpy(), np.zeros((len(predictions_NC), 0), np.int64)
+        return np.zeros((len(predictions_NC), 0)), self.predicted(predictions_NC)[:, None].cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A number, by its squared error after the training labels are standardised."""
+
+    mean: float
+    std: float
+    metric: str = "rmse"
+    outputs: int = 1
+    names: tuple[str, ...] = ()
+    """Empty: there are no classes."""
+    metric_names: tuple[str, ...] = REGRESSION_METRICS
+    positive: None = None
+
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean squared error, in units of the training labels' variance."""
+        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
+        return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B))
+
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
+        """Return the sum of the squared errors, in the same unit."""
+        return float(F.mse_loss(self.merged(outputs_BC)[:, 0], self._standardised(labels_B), reduction="sum"))
+
+    def predictions(self, outputs_NC: Tensor) -> Tensor:
+        """Return values float64 [N, 1] in the labels' own unit."""
+        return self.merged(outputs_NC).double() * self.std + self.mean
+
+    def merged(self, outputs_BC: Tensor) -> Tensor:
+        """Return the mean of the members' outputs, [B, 1]."""
+        return outputs_BC if outputs_BC.dim() == 2 else outputs_BC.mean(dim=1)
+
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the values [N]."""
+        return predictions_NC[:, 0]
+
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
+        """Return RMSE, MAE and R^2."""
+        return regression_metrics(predictions_NC[:, 0], labels_N)
+
+    def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
+        """Return the column that is watched for drift: the predicted value."""
+        return predictions_NC.double().cpu().numpy(), np.zeros((len(predictions_NC), 0), np.int64)
+
+    def _standardised(self, labels_B: Tensor) -> Tensor:
+        # In float64: at 1e9 float32 steps by 64.
+        return ((labels_B.double() - self.mean) / self.std).float()
+
+
+def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs [B M, C] of all members, and as many labels; one head's as they are."""
+    if outputs_BC.dim() == 2:
+        return outputs_BC, labels_B
+    return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1], dim=0)
+
+
+Task = Classification | Regression
+"""Task of the head."""
+
+
+def task_state(task: Task) -> State:
+    """Return the meaning of a trained head's outputs, for a checkpoint; ``restored_task`` is the inverse."""
+    values: dict[str, Any] = asdict(task)
+    return {
+        key: list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value for key, value in values.items()
+    }
+
+
+def restored_task(state: State) -> Task:
+    """Return the task described by a ``task_state``."""
+    values: dict[str, Any] = {}
+    for key, value in state.items():
+        values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
+    return Classification(**values) if "classes" in values else Regression(**values)
+
+
+class Tested(NamedTuple):
+    """Metrics of samples, mean loss among them, and their predictions [N, C]."""
+
+    metrics: dict[str, float]
+    predictions_NC: Tensor
+
+
+def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> Tested:
+    """Return metrics and predictions of the head's outputs, in batches [B, C]. Raises Diverged if not finite."""
+    # By batch, each loss added in float64: one call over all samples would add them in float32.
+    batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
+    loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
+    predictions_NC = task.predictions(torch.cat(list(outputs)))
+    metrics = task.metrics(predictions_NC, labels_N)
+    return Tested(metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}, predictions_NC)
+
+
+def _regression(train_labels_N: Tensor, metric: str) -> Regression:
+    if not train_labels_N.is_floating_point():
+        raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
+    # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
+    mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))
+    if std == 0:
+        raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
+    return Regression(mean, std, metric)
+
+
+def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: Tensor) -> Task:
+    """Return an experiment's task, given the names of the classes (empty: values) and the training labels.
+
+    Raises ValueError, naming the field, for labels or settings that do not fit it.
+    """
+    chosen = config.evaluation.metric
+    if config.task == "regression":
+        task: Task = _regression(train_labels_N, chosen or "rmse")
+    else:
+        of_table = config.data.dataset.kind in TABLE_KINDS
+        task = Classification(
+            len(classes),
+            _class_weights(config.training.class_weights, classes, train_labels_N),
+            config.evaluation.threshold,
+            chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
+            classes,
+        )
+    if chosen is not None and chosen not in task.metric_names:
+        raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")
+    return task
+
+
+def _class_weights(
+    wanted: ClassWeights | None, classes: tuple[str, ...], train_labels_N: Tensor
+) -> tuple[float, ...] | None:
+    """Return a weight per class: as given (default 1), or "balanced", N / (C x samples of the class).
+
+    Raises ValueError for a class that is unknown, or has no training sample to be balanced by.
+    """
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        # Without the minimum, last classes that have no samples would have no count.
+        counts = torch.bincount(train_labels_N, minlength=len(classes))
+        if not bool(counts.all()):
+            missing = classes[int((counts == 0).nonzero()[0])]
+            raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")
+        return tuple(len(train_labels_N) / (len(classes) * int(count)) for count in counts)
+    if unknown := [name for name in wanted if name not in classes]:
+        raise ValueError(f"training.class_weights: unknown class {unknown[0]!r}; known: {', '.join(classes)}")
+    return tuple(float(wanted.get(name, 1.0)) for name in classes)

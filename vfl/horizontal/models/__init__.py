@@ -1,0 +1,1 @@
+"""Classifiers of horizontal learning; they import torch only."""

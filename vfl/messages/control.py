@@ -1,0 +1,184 @@
+"""Content of the control parts of messages: one frozen type for each, checked completely when it is read.
+
+Known keys only; every value of its type and within its range, finite, of bounded size and depth. The side that asked
+checks whether a value is possible in this round of this experiment (``vfl/core/costs/reports.py``).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vfl.messages.messages import Buffer, Message, MessageError, Part, PartKind, control
+
+MAX_LAYERS = 256
+"""Most prunable layers that a party may describe, as they are drawn."""
+MAX_RATIOS = 256
+"""Most ratios that may be asked about at once."""
+MAX_COLUMNS = 100_000
+"""Most columns of a party."""
+MOST_DRAWS = 8
+"""Most permutations of a column."""
+_SHOWN = 60
+"""Most characters of a peer's own text in an error."""
+
+Ratio = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Width = Annotated[int, Field(ge=1, lt=2**31)]
+Measure = Annotated[float, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
+MetricTag = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
+Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
+Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
+"""Seconds as text of fixed width, so that bytes do not depend on speed."""
+
+EvaluatedModel = Literal["finished", "running", "pruned"]
+"""One of a party's models. finished: its weights with statistics estimated under them; running: with the training's
+own; pruned: finished, but first pruned to the round's alpha."""
+
+
+class Control(BaseModel):
+    """A control part."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Read a message's only control part. Raises MessageError if it has none, or as ``from_json``."""
+        return cls.from_json(message.only(PartKind.CONTROL))
+
+    @classmethod
+    def from_json(cls, payload: Buffer) -> Self:
+        """Read the result of ``part``. Raises MessageError, one line that names the key, for anything else."""
+        try:
+            return cls.model_validate_json(bytes(payload))
+        except ValidationError as error:
+            # Without the input: an error shows nothing that a peer wrote but the key, and that cut short.
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            key = ".".join(map(str, first["loc"]))[:_SHOWN]
+            text = re.sub(r"\s+", " ", first["msg"])
+            raise MessageError(f"{cls.__name__}: {f'{key!r}: ' if key else ''}{text}") from None
+
+    def part(self) -> Part:
+        """Return the control part; floats keep all their bits."""
+        # Without None: what is not in use costs no bytes.
+        return control(self.model_dump(exclude_none=True))
+
+
+class RoundStart(Control):
+    """START_ROUND: a party's assignment for the round."""
+
+    alpha: Ratio
+    beta: Ratio
+    head_digest: Sha256 | None = None
+    """Digest of theta_0, which is in the message; head_sync replay only."""
+    tested: Annotated[dict[MetricTag, float], Field(max_length=1)] | None = None
+    """Last test result, the metric and its value, with ``evaluation.tell_parties``."""
+
+
+class Permuted(Control):
+    """A permutation of the values of one of the party's columns among its test samples."""
+
+    column: Annotated[int, Field(ge=0, lt=MAX_COLUMNS)]
+    """Number of the column, of those that COUNTED tells."""
+    draw: Annotated[int, Field(ge=0, lt=MOST_DRAWS)]
+
+
+class SampleRange(Control):
+    """EVALUATE: the test samples ``start`` to ``stop``, by one of the party's models."""
+
+    start: Count
+    stop: Count
+    model: EvaluatedModel = "finished"
+    permuted: Permuted | None = None
+    """Column that the party permutes first; with the finished model only."""
+
+
+class ColumnCount(Control):
+    """COUNTED: the number of a party's columns."""
+
+    columns: Annotated[int, Field(ge=0, le=MAX_COLUMNS)]
+
+
+class ColumnImportance(Control):
+    """IMPORTANCE: results of a party's columns, in their order."""
+
+    lost: Annotated[tuple[float, ...], Field(max_length=MAX_COLUMNS)]
+    """Loss in the metric of the test when a column is permuted, mean over the draws."""
+
+
+class RoundReport(Control):
+    """REPORT: a party's model after a round, the round's costs, and the errors due to lightweighting."""
+
+    alpha: Ratio
+    """Largest alpha reached so far."""
+    beta: Ratio
+    macs_per_sample: Count
+    parameters: Count
+    train_macs: Count
+    unpruned_train_macs: Count
+    train_time_s: Seconds
+    omega: Measure
+    """Mean over the round's exchanges."""
+    psi: Measure
+    head_drift: Measure | None = None
+    """Largest difference of the party's replica from theta_0 at the start of the round; head_sync replay only."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the party's training time in this round."""
+        return float(self.train_time_s)
+
+
+class Description(Control):
+    """DESCRIPTION: digests of a party's weights, and the widths of its prunable layers, now and as built."""
+
+    weights_digest: Sha256
+    finished_digest: Sha256
+    """Digest with the statistics that evaluation uses in place of the training's."""
+    evaluation_macs: Count
+    """Multiply-accumulates of evaluation since round 0."""
+    widths: Widths
+    original_widths: Widths
+
+    @model_validator(mode="after")
+    def _of_one_model(self) -> Self:
+        if self.widths.keys() != self.original_widths.keys():
+            raise ValueError("widths: of other layers than original_widths")
+        if any(self.widths[name] > width for name, width in self.original_widths.items()):
+            raise ValueError("widths: above original_widths")
+        return self
+
+
+class AskedRatios(Control):
+    """PRICES: ratios alpha, ascending."""
+
+    alphas: Annotated[tuple[Ratio, ...], Field(max_length=MAX_RATIOS)]
+
+
+class Prices(Control):
+    """PRICED: the costs of the party's model at each of the ratios, none of which un-prunes it."""
+
+    macs_per_sample: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+    parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Sequence[int]]) -> Self:
+        """Return prices from a checkpoint, which were checked on arrival."""
+        return cls.model_construct(
+            macs_per_sample=tuple(saved["macs_per_sample"]), parameters=tuple(saved["parameters"])
+        )
+
+    def check(self, alphas: Sequence[float]) -> None:
+        """Raise MessageError unless there is one for each ratio asked about, and none rises with alpha."""
+        if not len(alphas) == len(self.macs_per_sample) == len(self.parameters):
+            raise MessageError(f"Prices: {len(self.macs_per_sample)} of {len(alphas)} ratios")
+        if sorted(self.macs_per_sample, reverse=True) != [*self.macs_per_sample]:
+            raise MessageError("Prices: 'macs_per_sample': rise with alpha")
+
+
+def fixed_seconds(seconds: float) -> Seconds:
+    """Return seconds in the form in which they travel."""
+    return f"{seconds:.6e}"

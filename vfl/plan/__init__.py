@@ -1,0 +1,1 @@
+"""The plan of a run: its costs, before it is trained."""

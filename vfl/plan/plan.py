@@ -1,0 +1,105 @@
+"""Tables of the costs and savings of alpha and beta for each party, before training."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+import torch
+from rich.table import Table
+
+from vfl.base.amounts import amount
+from vfl.base.costs import savings
+from vfl.config.console import numbers_table
+from vfl.config.devices import DeviceConfig
+from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
+from vfl.core.costs.schedule import Ratios, scheduled
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
+
+TIMED_PASSES = 3
+"""Passes that measure this machine's speed; the fastest counts."""
+HEADINGS = ("ratio", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
+
+
+def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator[Table]:
+    """Yield a table for each group of parties with equal costs, then the run's total with its own schedule.
+
+    Seconds are those of ``simulation``; for a party without a speed there, those of this machine, measured with the
+    first such party.
+    """
+    forecast = server.price_list.forecast
+    rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    measured = cache(measured_macs_per_s)
+    for party in parties:
+        device = server.config.simulation.of(party.name)
+        if device.macs_per_s is None:
+            device = device.model_copy(update={"macs_per_s": measured(parties[0])})
+        rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
+    for lines, names in rows.items():
+        headings = HEADINGS if any(line[-1] for line in lines) else HEADINGS[:-1]  # no link is described
+        table = numbers_table(f"{', '.join(names)}: an exchange, by ratio (alpha = beta)", headings)
+        for line in lines:
+            table.add_row(*line[: len(headings)])
+        yield table
+    yield _total(server, forecast)
+
+
+def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str, Cost]]:
+    """Yield each round's cost to every party with the configuration's own ratios."""
+    ratios = server.config.lightweighting
+    assign = scheduled(ratios.alpha, ratios.beta, forecast.macs)
+    before = dict.fromkeys(forecast.macs, Ratios())
+    for round_index in range(server.config.training.rounds):
+        now = {
+            name: Ratios(max(wanted.alpha, before[name].alpha), wanted.beta)  # nothing is un-pruned
+            for name, wanted in assign(round_index, ()).items()
+        }
+        yield forecast.round(now, before)
+        before = now
+
+
+def measured_macs_per_s(party: FeatureParty) -> float:
+    """Return the multiply-accumulates per second of training a party's model on this machine, without changing it."""
+    rows_B = torch.arange(min(party.config.training.batch_size, len(party.train)))
+    inputs = party.batch(party.train, rows_B)
+    fastest_s = float("inf")
+    for _ in range(TIMED_PASSES):
+        started_s = time.perf_counter()
+        party.runtime.forward(party.model, *inputs).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+        party.runtime.synchronize()
+        fastest_s = min(fastest_s, time.perf_counter() - started_s)
+    return 3 * len(rows_B) * party.macs / fastest_s
+
+
+def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
+    """Yield a row per ratio, which the other parties have too."""
+    one = replace(forecast, work=replace(forecast.work, exchanges=1), head_bytes=0)
+    costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.macs, each)) for each in ALPHAS}
+    dense = costs[0.0]
+    for ratio, cost in costs.items():
+        under_way_s = device.latency_s + device.uplink_s(0, cost.uplink_bytes)
+        under_way_s += device.downlink_s(0, cost.downlink_bytes)
+        sent, dense_sent = cost.uplink_bytes + cost.downlink_bytes, dense.uplink_bytes + dense.downlink_bytes
+        yield (
+            f"{ratio:g}",
+            amount(forecast.macs[name][ratio]),
+            f"{savings(cost.macs, dense.macs):.0%}",
+            amount(forecast.parameters[name][ratio]),
+            f"{device.compute_s(0, cost.macs):.3g} s",
+            f"{amount(cost.uplink_bytes)}B",
+            f"{amount(cost.downlink_bytes)}B",
+            f"{savings(sent, dense_sent):.0%}",
+            f"{under_way_s:.3g} s" if under_way_s else "",
+        )
+
+
+def _total(server: HeadServer, forecast: Forecast) -> Table:
+    """Return the whole run's costs with its own ratios: a row per party."""
+    rounds = [*planned_rounds(server, forecast)]
+    title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
+    table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
+    for name in forecast.macs:
+        macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))
+        table.add_row(name, amount(macs), f"{amount(up)}B", f"{amount(down)}B")
+    return table

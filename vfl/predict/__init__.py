@@ -1,0 +1,1 @@
+"""A finished run at work: predict, export, the vertical mode."""

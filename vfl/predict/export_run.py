@@ -1,0 +1,187 @@
+"""Export of pruned feature models and the head as files, with a card that describes them: all of a run, or one party's.
+
+Exported models take raw features if the source's preparation can be a layer, and normalise as the finished model. No
+training data is read: the files are checked on random samples.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, StrictUndefined
+from torch import Tensor, nn
+
+from vfl.base.amounts import amount
+from vfl.base.digest import weights_digest
+from vfl.base.macs import count_macs, count_parameters
+from vfl.config import ConfigError, ExperimentConfig, dump_config
+from vfl.core.export_model import TOLERANCE, Exported, export_model
+from vfl.core.local import InProcess
+from vfl.core.party import FeatureParty
+from vfl.core.tasks import Classification, Regression, Task
+from vfl.data.samples import Samples
+from vfl.data.source import Source
+from vfl.models.mlp import has_placeholders
+from vfl.predict.trained_run import load_finished, load_party
+from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
+from vfl.reports.markdown import table
+from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import CheckpointStore
+
+CHECKED_SAMPLES = 32
+HEAD = "head"
+CARD = "card.json"
+CARD_TEXT = "card.md"
+FITTED = ".preparation.json"
+
+
+class Scores(nn.Module):
+    """A head and the merging of its members' outputs: [B, P] -> [B, C]."""
+
+    def __init__(self, head: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.head, self.task = head, task
+
+    def forward(self, representation_BP: Tensor) -> Tensor:
+        """Return the scores [B, C] of the embeddings [B, P]."""
+        return self.task.merged(self.head(representation_BP))
+
+
+def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
+    """Export all models of a trained run, or the one of a party's own folder, into a new folder; return the card.
+
+    The folder appears whole or not at all. Raises as ``load_finished`` and ``load_party``, ConfigError for a folder
+    that exists or cannot be written, ExportMismatch for a model whose exported form has other outputs.
+    """
+    if folder.exists():
+        raise ConfigError(f"--out: {folder} exists already; name another folder")
+    own = load_party(run_dir)
+    write = partial(_export_all, load_finished(run_dir)) if own is None else partial(_export_own, *own)
+    unfinished = folder.with_name(f".partial-{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir(parents=True)
+        card = write(unfinished) | {
+            "leakage": read_audit(run_dir, CheckpointStore(run_dir / "checkpoints").rounds()[-1])
+        }
+        write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
+        write_atomically(unfinished / CARD_TEXT, card_text(card))
+        unfinished.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return card
+
+
+def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
+    server, parties, split = trained.server, trained.parties, trained.split
+    models = {
+        party.name: _export_party(trained.source, party, held.train, folder)
+        for party, held in zip(parties, split.parties, strict=True)
+    }
+    representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
+    head, task = server.trainer.head, server.trainer.task
+    models[HEAD] = {
+        "placeholders": has_placeholders(head),
+        "input": list(representation_BP.shape[1:]),
+        "macs": count_macs(head, representation_BP.to(server.trainer.runtime.device)),
+        "parameters": count_parameters(head),
+        **_files(
+            export_model(
+                head if server.config.models.members == 1 else Scores(head, task), (representation_BP,), folder, HEAD
+            )
+        ),
+    }
+    summary = server.summary()
+    return {
+        **_card(server.config),
+        **{name: summary[name] for name in ("model_digest", "finished_model_digest")},
+        "classes": list(split.labels.classes),
+        "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
+        "label": {"mean": task.mean, "std": task.std} if isinstance(task, Regression) else None,
+        "checked_samples": len(representation_BP),
+        "embeddings_in_order": [party.name for party in parties],
+        "blocks": _blocks(server.config, parties[0]),
+        "models": models,
+    }
+
+
+def _export_own(party: FeatureParty, source: Source, raw: Samples, folder: Path) -> dict[str, Any]:
+    return {
+        **_card(party.config),
+        "model_digest": weights_digest(party.model.state_dict()),
+        "finished_model_digest": party.evaluated.digest(),
+        "checked_samples": min(CHECKED_SAMPLES, len(raw)),
+        "embeddings_in_order": [party.name],
+        "models": {party.name: _export_party(source, party, raw, folder)},
+    }
+
+
+def _card(config: ExperimentConfig) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
+        "torch": torch.__version__,
+        "precision": "float32",
+        "checked_to": TOLERANCE,
+        "batch_statistics": config.evaluation.batch_statistics,
+    }
+
+
+def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
+    """Return the numbers of rows and columns into which images are cut; None for other features."""
+    grid = config.data.partition
+    return [grid.rows, grid.columns] if party.preparation.features.kind == "images" else None
+
+
+def _embeddings(party: FeatureParty) -> Tensor:
+    """Return the finished model's embeddings [B, D] of the samples for the check."""
+    rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.train)))
+    return party.evaluated.embed("finished", party.batch(party.train, rows_B), 0.0).float().cpu()
+
+
+def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+    model, preparation = party.evaluated.finished_copy(), party.preparation.module()
+    fitted = source.preparation_text(party.name, party.preparation)
+    if fitted is not None:
+        write_atomically(folder / f"{party.name}{FITTED}", fitted + "\n")
+    samples = party.train if preparation is None else raw
+    inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
+    whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
+    return {
+        "input": list(party.preparation.features.shape),
+        "input_types": [str(tensor.dtype).removeprefix("torch.") for tensor in inputs],
+        "preparation": None if preparation is None else _numbers(preparation),
+        "preparation_file": None if fitted is None else f"{party.name}{FITTED}",
+        "alpha": party.pruner.alpha_max,
+        "macs": party.macs,
+        "unpruned_macs": party.unpruned_macs,
+        "parameters": count_parameters(party.model),
+        "widths": party.pruner.widths(),
+        "original_widths": party.pruner.original_widths,
+        **_files(export_model(whole, inputs, folder, party.name)),
+    }
+
+
+def _numbers(preparation: nn.Module) -> dict[str, list[float]]:
+    """Return the first layer's mean and standard deviation by channel."""
+    return {name: tensor.flatten().tolist() for name, tensor in preparation.state_dict().items()}
+
+
+def _files(exported: Exported) -> dict[str, Any]:
+    return {"bytes": exported.files, "largest_difference": exported.differences}
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """Return the card as Markdown."""
+    template = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    leakage = card.get("leakage")
+    leaks = [] if leakage is None else [verdict(leakage), EXPLANATION, "", *table(HEADINGS, audit_rows(leakage))]
+    return environment.from_string(template).render(card=card, amount=amount, leaks="\n".join(leaks))

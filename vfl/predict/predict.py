@@ -1,0 +1,348 @@
+"""Predictions of a trained split model, also with absent parties.
+
+Shapes: B batch, N samples, D embedding width, C classes.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's own signatures are partly untyped.
+
+import math
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from vfl.base.errors import PeerLost
+from vfl.base.metrics import shown, title
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.registry import nearest
+from vfl.config.serving import WhenAbsent
+from vfl.core.joint_model import SplitModel
+from vfl.core.local import InProcess, LocalLink
+from vfl.core.parties import PartyHandle, Roster
+from vfl.core.tasks import Task
+from vfl.data.files import LabelData, Labels
+from vfl.data.prediction_files import labels_or_zeros
+from vfl.data.samples import Samples
+from vfl.data.source import NewSamples, prepare_samples
+from vfl.data.split import split_data
+from vfl.predict.trained_run import load_finished, load_run, load_trained
+
+Subset = Literal["test", "validation"]
+
+MOST_NAMED = 10
+"""Most cells far from the training rows that are named."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictions of some samples."""
+
+    ids_N: Tensor
+    labels_N: Tensor | None
+    """Labels; None if unknown."""
+    probabilities_NC: Tensor
+    task: Task
+    classes: tuple[str, ...]
+    scores: Mapping[str, str]
+    """Metric by which models are compared, formatted, by the set of parties; empty without labels."""
+    keys: tuple[Sequence[str], ...] = ()
+    """Tables only: key columns and keys, as in `NewSamples`."""
+    present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Tables only: by owner, bool [N], True for samples for which it has a row."""
+    order: Tensor | None = None
+    """Tables only: order of the samples, as in `NewSamples`."""
+
+    @property
+    def lacking(self) -> dict[str, int]:
+        """Return the number of samples without a row, by owner that lacks some."""
+        counts = {owner: int((~held_N).sum()) for owner, held_N in self.present.items()}
+        return {owner: count for owner, count in counts.items() if count}
+
+    def rows(self) -> list[list[Any]]:
+        """Return a table's heading and lines: each sample's predicted class and all classes' probabilities.
+
+        Nine digits hold all bits of a probability in float32; amounts, float64, have fifteen.
+        """
+        known = ["label"] if self.labels_N is not None else []
+        scores = ["prediction", "probability", *(f"p_{name}" for name in self.classes)] if self.classes else ["value"]
+        heading = [*(self.keys[0] if self.keys else ["id"]), *known, *scores, *(["owners"] if self.present else [])]
+        return [heading, *(self._row(row) for row in range(len(self.ids_N)))]
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The predicted classes [N], as in the task's metrics; for regression the values."""
+        return self.task.predicted(self.probabilities_NC)
+
+    def _row(self, row: int) -> list[Any]:
+        digits = 9 if self.classes else 15
+        values = [f"{value:.{digits}g}" for value in self.probabilities_NC[row].tolist()]
+        best = int(self.predicted[row])
+        name = self.keys[1 + row] if self.keys else [int(self.ids_N[row])]
+        label = [] if self.labels_N is None else [self._label(self.labels_N[row])]
+        chosen = [self.classes[best], values[best]] if self.classes else []
+        owners = ["+".join(owner for owner, held_N in self.present.items() if held_N[row])] if self.present else []
+        return [*name, *label, *chosen, *values, *owners]
+
+    def _label(self, label: Tensor) -> Any:
+        return self.classes[int(label)] if self.classes else float(label)
+
+
+def check_word(field: str, word: object) -> None:
+    """Raise ConfigError, naming ``field``, for a word that does not say what replaces an absent party."""
+    if word not in (known := get_args(WhenAbsent)):
+        raise ConfigError(f"{field}: {word!r} is none of {', '.join(known)}")
+
+
+def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
+    """Raise ConfigError for an unknown party or word, PeerLost for an absent party without a replacement."""
+    check_word("--when-absent", when_absent)
+    for name in absent:
+        if name not in names:
+            raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")
+    if absent and when_absent == "refuse":
+        who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
+        raise PeerLost(f"{who}; --when-absent placeholder, zeros or mean would predict without")
+    if len(absent) == len(names):
+        raise ConfigError("--absent: no party is left to predict with; name fewer")
+
+
+def predict(joint: SplitModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return the predictions [N, C] of the samples; for classes their probabilities.
+
+    Parties in ``away`` are not asked. Missing embeddings are replaced by the parties' placeholders, or by a party's
+    vector [D] in ``instead``.
+    """
+    predictions: list[Tensor] = []
+    for start, stop in joint.batches():
+        embeddings = joint.embeddings(start, stop, away)
+        shares = joint.shares(start, stop)
+        for name, value_D in (instead or {}).items():
+            here_B = shares[name].present_B & (name not in away)
+            embeddings[name] = torch.where(here_B[:, None], embeddings[name], value_D)
+        predictions.append(joint.trainer.task.predictions(joint.outputs(embeddings)).cpu())
+    return torch.cat(predictions)
+
+
+def embeddings_instead(joint: SplitModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
+    """Return the replacements [D] of missing embeddings by party, for ``predict``; empty for placeholders."""
+    shares = joint.shares(0, len(joint.samples.values))
+    lacking = [name for name, share in shares.items() if name in away or not share.whole]
+    if when_absent == "mean":
+        return joint.mean_embeddings(lacking)
+    tell_placeholder(joint, lacking, when_absent)
+    return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
+
+
+def tell_placeholder(joint: SplitModel, lacking: Sequence[str], when_absent: WhenAbsent) -> None:
+    """Warn if placeholders shall replace embeddings of some parties, and none was learned."""
+    if when_absent == "placeholder" and lacking and not math.isnan(joint.trainer.missing):
+        who = ", ".join(lacking)
+        what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
+        warnings.warn(f"--when-absent: {what}", stacklevel=3)
+
+
+def zero_embeddings(joint: SplitModel, names: Collection[str]) -> dict[str, Tensor]:
+    """Return zeros [D] for some parties."""
+    return {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in names}
+
+
+def scores_of(
+    joint: SplitModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+) -> dict[str, str]:
+    """Return the scores of predictions in the metric of the task."""
+    task = joint.trainer.task
+    value = shown(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
+    without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
+    return {f"{title(task.metric)}{without}": value}
+
+
+def predict_in_process(
+    run_dir: Path,
+    data: Path | None,
+    absent: Collection[str],
+    when_absent: WhenAbsent,
+    tables: Mapping[str, Path] | None = None,
+    split: Subset | None = None,
+) -> Prediction:
+    """Predict a split of the samples, those of a file, or new rows of owners' tables, with all parties in this process.
+
+    Without ``split`` the samples are those that the run evaluated: the test's or, with ``data.validation_share``,
+    validation's. Parties in ``absent`` are not asked; their mean embedding is computed as the server would have stored
+    it. Test samples without a party's row are treated as in evaluations. If labels are known, the score with all
+    parties is added for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
+    """
+    # Mean embeddings are of the training rows, and those are not in the run.
+    of_training = when_absent == "mean" or (data is None and not tables)
+    trained = (load_trained if of_training else load_finished)(run_dir)
+    joint, labels = trained.server.joint, trained.split.labels
+    check_absent(absent, [party.name for party in trained.parties], when_absent)
+    if tables:
+        return predict_new_rows(trained, tables, absent, when_absent)
+    if data is None and check_split(trained.server.config, split) != trained.server.config.data.evaluated:
+        joint, labels = _take_test(trained)
+    classes, labels_N = labels.classes, labels.test.values
+    if data is not None:
+        samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
+        joint = take_samples(trained, samples)
+        labels_N = samples.whole.labels
+    probabilities_NC = predict(joint, absent, embeddings_instead(joint, absent, when_absent))
+    scores: dict[str, str] = {}
+    if labels_N is not None:
+        scores = scores_of(joint, probabilities_NC, labels_N, absent, when_absent)
+        if absent:
+            (scores["with all parties"],) = scores_of(joint, predict(joint), labels_N, (), when_absent).values()
+    return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
+
+
+def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
+    """Return the samples to predict. Raises ConfigError for validation samples of a run without any."""
+    if split == "validation" and config.data.evaluated == "test":
+        raise ConfigError("--split: the run has no validation samples, data.validation_share is 0; choose test")
+    return split or config.data.evaluated
+
+
+def _take_test(trained: InProcess) -> tuple[SplitModel, LabelData]:
+    """Give every party its test samples in place of the validation samples that the run evaluated."""
+    config = trained.server.config
+    data = config.data.model_copy(update={"validation_share": 0.0})
+    split = split_data(config.model_copy(update={"data": data}))
+    test, parts = split.labels.test, tuple(part.test for part in split.parties)
+    joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
+    return replace(joint, samples=test), split.labels
+
+
+def predict_new_rows(
+    trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
+) -> Prediction:
+    """Predict new rows; the embedding of an owner that is absent or has no row is replaced."""
+    names = [party.name for party in trained.parties]
+    away = [name for name in names if name not in tables or name in absent]
+    check_absent(away, names, when_absent)
+    samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
+    if when_absent == "refuse":
+        check_complete(samples)
+    for party, part in zip(trained.parties, samples.parts, strict=True):
+        line = "" if party.name in away else trained.source.strangers(party.name, party.preparation, part)
+        keys = [f"key {' '.join(key)}" for key in samples.keys[1:]]
+        far = [] if party.name in away else trained.source.outliers(party.name, party.preparation, part.held(), keys)
+        for each in [line] * bool(line) + far[:MOST_NAMED]:
+            warnings.warn(each, stacklevel=2)
+    joint = take_samples(trained, samples, away)
+    predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
+    predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
+    return replace(predicted, order=samples.order)
+
+
+def prediction_of(
+    joint: SplitModel,
+    predictions_NC: Tensor,
+    classes: tuple[str, ...],
+    labels_N: Tensor | None,
+    scores: Mapping[str, str],
+    away: Collection[str],
+) -> Prediction:
+    """Return the predictions of a joint model's samples, with the owners of their rows if the samples have keys."""
+    samples, task = joint.samples, joint.trainer.task
+    shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
+    owners = {name: share.present_B for name, share in shares.items() if name not in away}
+    return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
+
+
+def by_key(prediction: Prediction) -> Prediction:
+    """Return the predictions in the order of the samples' keys, as one process has them; unchanged without keys."""
+    if not prediction.keys:
+        return prediction
+    heading, *keys = prediction.keys
+    order = sorted(range(len(keys)), key=lambda row: tuple(keys[row]))
+    labels_N = prediction.labels_N
+    return replace(
+        prediction,
+        ids_N=prediction.ids_N[order],
+        labels_N=None if labels_N is None else labels_N[order],
+        probabilities_NC=prediction.probabilities_NC[order],
+        keys=(heading, *(keys[row] for row in order)),
+        present={name: held_N[order] for name, held_N in prediction.present.items()},
+    )
+
+
+def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
+    """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
+
+    If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
+    unknown owner, TableError for a file whose owner is uncertain.
+    """
+    names = load_run(run_dir).config.parties if given else ()
+    tables: dict[str, Path] = {}
+    for text in given:
+        owner, named, path = text.partition("=")
+        if not named and len(given) == 1:
+            return _unnamed(run_dir, Path(text), serve)
+        if not named or owner in tables:
+            raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
+        if owner not in names:
+            raise ConfigError(f"--table: unknown party {owner!r}{nearest(owner, names)}")
+        tables[owner] = Path(path)
+    return tables
+
+
+def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
+    config = load_run(run_dir).config
+    if serve or len(config.parties) == 1:
+        return {leader_of(config): path}
+    return dict.fromkeys(load_finished(run_dir).source.whose_table(path), path)
+
+
+def leader_of(config: ExperimentConfig) -> str:
+    """Return the owner who names new samples: the label owner, or the first party."""
+    return next((name for name, table in config.data.tables.items() if table.label is not None), config.parties[0])
+
+
+def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
+    """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
+    leader = leader_of(config)
+    if leader not in tables:
+        raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
+    return tables[leader]
+
+
+def check_complete(samples: NewSamples) -> None:
+    """Raise PeerLost if an owner has no row for some samples and no replacement."""
+    for name, held_N in samples.present.items():
+        if not bool(held_N.all()):
+            first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
+            raise PeerLost(
+                f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
+                "--when-absent placeholder, zeros or mean would predict without"
+            )
+
+
+def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> SplitModel:
+    """Give every party but those in ``away`` its part of other samples in place of its test samples.
+
+    They are prepared as its training samples were. Returns the joint model for these samples.
+    """
+    roster = trained.server.roster
+    parts = {party.name: part for party, part in zip(trained.parties, samples.parts, strict=True)}
+    links = {
+        party.name: LocalLink(
+            party, None if party.name in away else prepare_samples(party.preparation, parts[party.name])
+        )
+        for party in trained.parties
+    }
+    asked = [PartyHandle(party.receiver, links[party.name], roster.ledger) for party in roster]
+    whole, present_NK = samples.whole, None
+    if samples.present:
+        nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
+        present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
+    labels_N = labels_or_zeros(whole.labels, len(whole))
+    return replace(
+        trained.server.joint,
+        roster=Roster(asked, roster.ledger),
+        samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
+        new=True,
+    )

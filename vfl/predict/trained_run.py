@@ -1,0 +1,156 @@
+"""A trained split model, rebuilt in this process from the last checkpoint of its run."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.core.build import TrainingLabels, build_head_server, build_party, build_roster
+from vfl.core.local import InProcess, build_in_process, links_to
+from vfl.core.party import SECTION, FeatureParty
+from vfl.core.server import OWNER as SERVER
+from vfl.core.tasks import restored_task
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import Source, Split, open_source, stand_in
+from vfl.runs.checkpoint import CheckpointStore, State
+from vfl.runs.run_folder import PROCESSES
+from vfl.runs.runtime import start_runtime
+
+DRAWN = 32
+"""Least number of random rows that replace a run's data."""
+
+
+class Trained(NamedTuple):
+    """Configuration and last checkpoint of a run."""
+
+    config: ExperimentConfig
+    rounds: int
+    """Rounds done when the checkpoint was saved."""
+    digest: str
+    """Digest of that checkpoint."""
+    sections: dict[str, State]
+    """States of the server and, by name, its parties: whole states, or references to those that party processes
+    keep."""
+
+
+def load_run(run_dir: Path, done: int | None = None) -> Trained:
+    """Read a run's configuration and last checkpoint, or the one after ``done`` rounds.
+
+    Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint if the last one is
+    damaged (an older one would be another model).
+    """
+    saved = run_dir / "config.yaml"
+    if not saved.exists():
+        joint = run_dir / "lvfl"
+        named = f"{joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else "a folder of lvfl train"
+        raise ConfigError(f"{run_dir}: holds no run; name {named}")
+    config = load_config(saved)
+    if config.mode != "vertical":
+        raise ConfigError(f"{run_dir}: mode is {config.mode}; only a vertical run has a split model")
+    checkpoints = CheckpointStore(run_dir / "checkpoints")
+    rounds = checkpoints.rounds()
+    if not rounds:
+        raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
+    done = rounds[-1] if done is None else done
+    sections = checkpoints.load(done)
+    if SECTION in sections:
+        raise ConfigError(f"{run_dir}: holds one party's own model, which can only be exported")
+    del sections["loop"]
+    return Trained(config, done, checkpoints.digest(done), sections)
+
+
+def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
+    """Return the experiment with its data as at the end of the run, or after ``done`` rounds.
+
+    The models are in evaluation mode. Raises as ``load_run``; ConfigError if other processes keep the parties' models,
+    ValueError if the data has changed or is missing.
+    """
+    config, sections = _whole_run(run_dir, done)
+    built = build_in_process(config, start_runtime(config))
+    built.server.load_state_dict(sections)
+    for party in built.parties:
+        party.model.eval()
+    return built
+
+
+def load_finished(run_dir: Path) -> InProcess:
+    """Return the finished models of a run without its data, with random rows instead, to be used on other samples.
+
+    A run of an earlier version needs its data: it did not store the form of new samples. Raises as ``load_trained``.
+    """
+    config, sections = _whole_run(run_dir)
+    states = {name: sections[name] for name in config.parties}
+    if not all("raw" in state for state in states.values()):
+        try:
+            return load_trained(run_dir)
+        except ValueError as error:
+            raise ConfigError(
+                f"{run_dir}: was trained by an earlier version and needs its training data: {error}"
+            ) from None
+    source, runtime, own = open_source(config), start_runtime(config), sections[SERVER]
+    rows = _rows(config)
+    held = {name: stand_in(source, name, state, rows) for name, state in states.items()}
+    task = restored_task(own["task"])
+    ids = torch.arange(rows)
+    present_NK = torch.ones(rows, len(held), dtype=torch.bool) if own["placeholders"] else None
+    values_N = torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32)
+    train, labels = TrainingLabels(values_N, task, present_NK), Labels(ids, values_N)
+    parties = [build_party(name, prepared, None, config, runtime) for name, (prepared, _) in held.items()]
+    roster = build_roster(links_to(parties, config), train, config)
+    server = build_head_server(roster, train, labels, config, runtime)
+    server.load_finished(own)
+    for party in parties:
+        party.load_finished(states[party.name])
+        party.model.eval()
+    parts = tuple(PartyData(name, raw, raw.take(torch.arange(0))) for name, (_, raw) in held.items())
+    nothing = labels.take(torch.arange(0))
+    return InProcess(server, parties, source, Split(parts, LabelData(task.names, labels, nothing)))
+
+
+def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
+    trained = load_run(run_dir, done)
+    config, sections = trained.config, trained.sections
+    for name in config.parties:
+        sections[name] = _whole_state(run_dir, name, sections[name])
+    return config, sections
+
+
+def load_party(run_dir: Path, done: int | None = None) -> tuple[FeatureParty, Source, Samples] | None:
+    """Return the party whose own folder this is, its source and random raw samples.
+
+    As of its last checkpoint, or of the one after so many rounds.
+
+    None for the folder of a whole run. Raises ConfigError for a folder of neither.
+    """
+    saved, checkpoints = run_dir / "config.yaml", CheckpointStore(run_dir / "checkpoints")
+    rounds = checkpoints.rounds()
+    state = checkpoints.load(done or rounds[-1]).get(SECTION) if saved.exists() and rounds else None
+    if state is None:
+        return None
+    config, name = load_config(saved), state["name"]
+    source = open_source(config)
+    if "raw" not in state:
+        raise ConfigError(
+            f"{run_dir}: was trained by an earlier version, which kept too little to export it; train again"
+        )
+    prepared, raw = stand_in(source, name, state, _rows(config))
+    party = build_party(name, prepared, None, config, start_runtime(config))
+    party.load_finished(state)
+    return party, source, raw
+
+
+def _whole_state(run_dir: Path, name: str, state: State) -> State:
+    """Return a party's state, even if the party was a separate process on this machine."""
+    if "model" in state:
+        return state
+    store = CheckpointStore(run_dir / PROCESSES / name / "checkpoints")
+    if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
+        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --serve")
+    return store.load(state["round"])[SECTION]
+
+
+def _rows(config: ExperimentConfig) -> int:
+    """Return a number of random rows with which the configuration is valid, though nothing is trained."""
+    return max(config.training.batch_size * (1 + config.training.staleness), DRAWN)

@@ -1,0 +1,84 @@
+"""Modes: how vertical and horizontal experiments differ. Only this module looks up ``mode``."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from vfl.config import ExperimentConfig, dotted_settings, dump_config
+from vfl.config.registry import Registry
+from vfl.runs.callbacks import ShowProgress
+from vfl.runs.loop import Algorithm, Callback
+from vfl.runs.runtime import Runtime
+from vfl.runs.tensorboard import REACHED, FrontPage, TensorBoard
+from vfl.runs.torchrun_group import SingleProcess
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Environment of a run: device, folder, console, and the other workers."""
+
+    runtime: Runtime
+    run_dir: Path
+    console: Console
+    progress: ShowProgress
+    tensorboard: TensorBoard
+    workers: SingleProcess
+
+
+class Built(NamedTuple):
+    """An algorithm for the loop, and its own callbacks."""
+
+    algorithm: Algorithm
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One kind of experiment."""
+
+    build: Callable[[ExperimentConfig, Stage], Built]
+    """Load the data and build everything. Raises ValueError for data that is missing or does not fit."""
+    table: Callable[[Mapping[str, Any]], Table]
+    """Return the summary of a finished run as a table."""
+    check_workers: Callable[[ExperimentConfig, int], None]
+    """Raise ConfigError for an experiment that this number of processes under torchrun cannot share."""
+    shown: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
+    predict: Callable[[Path, Path | Mapping[str, Path] | None], NDArray[np.floating[Any]]] | None = None
+    """Return the probabilities [N, C] that the trained model in a folder predicts for a file's samples, owners' tables
+    or the test set; None: not offered."""
+    front_page: FrontPage = field(default_factory=lambda: REACHED)
+    """Charts on which TensorBoard opens."""
+
+    def stage(
+        self,
+        config: ExperimentConfig,
+        runtime: Runtime,
+        run_dir: Path,
+        console: Console,
+        workers: SingleProcess | None = None,
+        varied: Collection[str] = (),
+    ) -> Stage:
+        """Return the stage of a run in ``run_dir``; ``varied`` as in ``run_experiment``."""
+        board = TensorBoard(run_dir, dump_config(config), dotted_settings(config), varied, self.front_page)
+        return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or SingleProcess())
+
+
+MODES = Registry(
+    "lvfl.modes",
+    "mode",
+    {"vertical": "vfl.predict.mode:VERTICAL", "horizontal": "vfl.horizontal.mode:HORIZONTAL"},
+    "a vfl.runs.mode.Mode",
+)
+"""Modes by name. They are not imported here, as this room lies below the parties."""
+
+
+def mode_of(config: ExperimentConfig) -> Mode:
+    """Return the mode of an experiment. Raises ValueError for one that cannot be used."""
+    return MODES.load(config.mode, lambda component: isinstance(component, Mode))

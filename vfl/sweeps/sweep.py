@@ -1,0 +1,136 @@
+"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, ``sweep.csv``, ``times.csv``.
+
+The same call continues a sweep: finished runs are kept, killed ones continue from their checkpoints, failed ones are
+tried again.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vfl.base.costs import shares_saved
+from vfl.config import ConfigError
+from vfl.runs.atomic import write_atomically
+from vfl.runs.run_folder import MANIFEST, is_finished, only_process_in, private_files, read_manifest, read_summary
+from vfl.sweeps.executor import AnyExecutor, Event, RunEnded
+from vfl.sweeps.sweep_plan import Sweep, SweepRun
+from vfl.sweeps.sweep_table import write_tables
+from vfl.sweeps.sweep_view import SweepView
+
+
+@dataclass
+class SweepState:
+    """The runs known so far and their results, by folder."""
+
+    folder: Path
+    keep_checkpoints: bool
+    """Keep the checkpoints of finished runs as well."""
+    runs: list[SweepRun] = field(default_factory=list[SweepRun])
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    may_pass: bool = False
+    """A run failed that may succeed later."""
+
+    @property
+    def runs_dir(self) -> Path:
+        """Folder of the runs' folders."""
+        return self.folder / "runs"
+
+    def add(self, runs: Sequence[SweepRun]) -> None:
+        """Add runs, and the results that exist. Raises ConfigError for a folder with other settings."""
+        for run in runs:
+            self.runs.append(run)
+            if is_finished(self.runs_dir / run.folder, run.config):
+                self.read(run)
+
+    def read(self, run: SweepRun) -> None:
+        """Read a finished run's summary."""
+        summary = read_summary(self.runs_dir / run.folder)
+        self.summaries[run.folder] = summary | shares_saved(summary)
+
+    def take(self, run: SweepRun, event: RunEnded) -> None:
+        """Record the end of a run, and write the tables."""
+        if event.finished:
+            self.read(run)
+            if not self.keep_checkpoints:
+                shutil.rmtree(self.runs_dir / run.folder / "checkpoints", ignore_errors=True)
+        if event.error is not None:
+            self.failures[run.folder] = event.error
+            self.may_pass |= event.may_pass
+        self.write()
+
+    def write(self) -> None:
+        """Write the tables."""
+        write_tables(self.folder, self.runs, self.summaries, self.failures)
+
+
+@private_files()
+def train_sweep(
+    sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, *, keep_checkpoints: bool
+) -> SweepState:
+    """Train the runs that are not finished. Checkpoints of finished runs are deleted unless kept.
+
+    The threads of a run are chosen when the sweep begins and then fixed: a run's bits depend on them. Raises
+    ConfigError for a folder that holds other runs or that another process works in, KeyboardInterrupt at the end of a
+    sweep that a signal has ended.
+    """
+    fixed = _fixed(sweep, folder, executor, console)
+    state = SweepState(folder, keep_checkpoints)
+    state.add(sweep.runs(fixed["threads"]))
+    executor.open_folder(state.runs_dir)
+    view = SweepView(console, len(state.runs), state.runs_dir)
+    with only_process_in(folder), view:
+        _train(state, fixed, executor, view)
+    return state
+
+
+def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
+    """Return a preview: the runs with their state, and the minutes that are left. Trains nothing.
+
+    Minutes are estimated from the mean of the finished runs. Raises ConfigError as ``train_sweep``.
+    """
+    state = SweepState(folder, keep_checkpoints=True)
+    state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True))["threads"]))
+    finished = {run.folder: run.folder in state.summaries for run in state.runs}
+    lines = [f"{name}: {'finished' if done else 'to be trained'}" for name, done in finished.items()]
+    done, every = sum(finished.values()), len(finished)
+    if not done:
+        return [*lines, f"{every} runs, none finished: how long one takes is known after the first"]
+    seconds = sum(state.summaries[name]["wall_time_s"] for name, done in finished.items() if done) / done
+    minutes = seconds * (every - done) / min(executor.places(state.runs[0]), max(1, every - done)) / 60
+    return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
+
+
+def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
+    """Train the runs that have neither finished nor failed."""
+    manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
+    write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    state.write()
+    left = [run for run in state.runs if run.folder not in state.summaries]
+    view.kept = len(state.runs) - len(left)
+
+    def on_event(run: SweepRun, event: Event) -> None:
+        if isinstance(event, RunEnded):
+            state.take(run, event)
+        view.show(run, event, state.summaries.get(run.folder))
+
+    signal_name = executor.train(left, state.runs_dir, on_event)
+    if signal_name is not None:
+        raise KeyboardInterrupt(signal_name)
+
+
+def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
+    """Return the values that are fixed until the sweep is finished, wherever it continues; the manifest holds them."""
+    if (folder / MANIFEST).exists():
+        fixed = read_manifest(folder, "threads")
+        console.print(f"going on in {folder}; threads per run: {fixed['threads']}, as when the sweep began")
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
+    else:
+        fixed: dict[str, Any] = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}
+    return fixed
