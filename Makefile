@@ -1,7 +1,7 @@
 # Tasks of a developer; .ci/run is what must pass before a change lands.
 PYTHON := .venv/bin/python
 
-.PHONY: help setup test unit release check all
+.PHONY: help setup test unit release check docs bits all
 help:  ## name the tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -22,6 +22,13 @@ check:  ## lint, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --pythonpath $(PYTHON)
+
+docs:  ## write docs/configuration.md from the types that check it
+	$(PYTHON) -m scripts.lab.reference > docs/configuration.md
+
+bits:  ## train thirteen short runs here and in CHECKOUT (make bits CHECKOUT=../before), and compare their bits
+	$(PYTHON) scripts/same_bits.py --checkout $(CHECKOUT) --write /tmp/same_bits.json
+	$(PYTHON) scripts/same_bits.py --expect /tmp/same_bits.json
 
 all:  ## everything, in a fresh environment, as CI does
 	.ci/run

@@ -32,10 +32,11 @@ grid: {lightweighting.beta: [0.0, 0.5]}
 Command = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with this checkout installed; other packages are those of the running interpreter."""
-    folder = tmp_path_factory.mktemp("installed")
+def install(folder: Path, *options: str) -> Path:
+    """Install a copy of this checkout into a new virtual environment, and return that.
+
+    Other packages are those of the running interpreter.
+    """
     checkout, venv = folder / "checkout", folder / "venv"
     checkout.mkdir()
     for name in FILES:
@@ -45,10 +46,23 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site_packages,) = venv.glob("lib/python*/site-packages")
     (site_packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed"]
-    subprocess.run([venv / "bin/python", *install, checkout], check=True)
-    shutil.rmtree(checkout)
+    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed"]
+    subprocess.run([venv / "bin/python", *pip, *options, checkout], check=True)
     return venv
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the installed package, whose checkout is gone."""
+    venv = install(tmp_path_factory.mktemp("installed"))
+    shutil.rmtree(venv.parent / "checkout")
+    return venv
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which the package is a checkout."""
+    return install(tmp_path_factory.mktemp("editable"), "--editable")
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +139,36 @@ def test_nothing_of_the_checkout_was_used(environment: Path, folder: Path):
     said = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout
     assert said.count(str(environment)) == 4
     assert len(list(environment.glob("lib/*/site-packages/*/py.typed"))) == 1
+
+
+OWN = """
+import configs, models, parties, scripts, utils
+import vfl
+
+if __name__ == "__main__":
+    assert {configs.OWN, models.OWN, parties.OWN, scripts.OWN, utils.OWN} == {"the user's"}
+    settings = dict(each.split("=") for each in SETTINGS)
+    print(vfl.train("quickstart", settings, run_dir="from_python").summary["rounds"])
+"""
+
+
+@pytest.mark.parametrize("installed", ["environment", "editable"])
+def test_a_folder_with_names_like_ours_trains(installed: str, tmp_path: Path, request: pytest.FixtureRequest):
+    """A user's models.py, parties.py, utils.py, scripts/ and configs/ lie first on the path, and are not ours."""
+    for name in ("models.py", "parties.py", "utils.py", "scripts/__init__.py", "configs/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('OWN = "the user\'s"\n')
+    (tmp_path / "own.py").write_text(f"SETTINGS = {TINY!r}\n{OWN}")
+    python = request.getfixturevalue(installed) / "bin/python"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    clients = ["threads=1", "data.dataset.kind=digits", "models.classifier.kind=logistic", "training.rounds=2"]
+    commands = {
+        "from_python": ["own.py"],
+        "from_module": ["-m", "vfl", "train", "quickstart", *TINY, "--run-dir", "from_module"],
+        "processes": ["-m", "vfl", "train", "quickstart", *TINY, "--processes", "--run-dir", "processes"],
+        "torchrun": [*torchrun, "-m", "vfl", "train", "horizontal/fedavg", *clients, "--run-dir", "torchrun"],
+    }
+    for run, arguments in commands.items():
+        done = subprocess.run([python, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads((tmp_path / run / "summary.json").read_text())["rounds"] == 2, run

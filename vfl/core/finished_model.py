@@ -2,6 +2,10 @@
 
 Evaluation, prediction and export use the *finished* model: the current weights, normalising with statistics estimated
 on a fixed sample of the party's own training rows. The training's running statistics stay unchanged.
+
+Running statistics lag behind the weights, and a pruning makes them wrong at once. The sample costs one forward pass of
+256 rows an evaluation: 0.6 % of a round's multiply-accumulates at the paper's size, 7 % of the quickstart's.
+Statistics never travel; they are stored beside the training's in each party's checkpoint.
 """
 
 import copy

@@ -4,6 +4,9 @@ All processes hold the same model and data and do everything alike, except that 
 feature model in as many parts as there are processes. Batch normalization uses the statistics of the whole batch, every
 process gets the embeddings of all parts, and the gradients of the weights are added up.
 
+DistributedDataParallel is not used: its parameter buckets do not survive pruning, and its SyncBatchNorm needs CUDA. A
+sum over the processes has the same bits in each of them, so they stay equal. The first one checks the owner's consent.
+
 Shapes: n samples of a batch, D embedding width, C channels.
 """
 

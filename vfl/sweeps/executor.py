@@ -2,6 +2,11 @@
 
 An ``Executor`` starts a training, reports its events and ends it. The base class chooses the next run, handles signals,
 and restarts runs whose machine has died.
+
+A run is an ordinary training in its own folder and process, forked from one that has imported PyTorch and computed
+nothing. It reports every round through a pipe; only the parent writes tables, and a run dies with it. ``train.log`` is
+locked while a run trains, also between machines. ``sweep.csv`` has no times, so an interrupted sweep gives the same
+bytes; a run's threads are fixed when the sweep begins, because bits depend on them.
 """
 
 from abc import ABC, abstractmethod

@@ -1,6 +1,13 @@
 """Pure functions from costs and measured rates to ratios: the weakest lightweighting that meets a goal.
 
 Seconds, bytes and multiply-accumulates are those of a round.
+
+Rates (seconds per multiply-accumulate, and per byte each way) are the median of the last three rounds, or the faster
+of two: one odd round has no influence, a change shows after two. Compute rates use only rounds of the present width,
+link rates leave out rounds with a pruning. Of the pairs that meet a party's deadline the one with the least weighted
+sum is taken (Corollary 1); as the others' embeddings may be a party's bottleneck, with the smallest common beta for
+which every party has such a pair. Ratios stay while no party exceeds 1.05 times the deadline and no sum smaller by 0.1
+suffices. Alpha rises in steps of 0.1, each a pruning, and never falls.
 """
 
 from collections.abc import Callable, Mapping, Sequence

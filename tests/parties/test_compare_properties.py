@@ -1,0 +1,71 @@
+"""Properties of comparisons: AUC with ties, paired intervals, whole columns permuted, passes that are permutations."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import small_config
+from sklearn.metrics import roc_auc_score
+from two_tables import sections_of, write_tables
+
+from vfl.compare.compare import _difference
+from vfl.compare.importance import metric_of
+from vfl.core.batches import batch_rows
+from vfl.core.local import build_in_process
+from vfl.core.tasks import Classification, Task
+from vfl.messages.control import Permuted
+from vfl.runs.runtime import start_runtime
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
+    found = build_in_process(config, start_runtime(config)).server.joint.trainer.task
+    assert isinstance(found, Classification)
+    assert found.metric == "auc"
+    return found
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+def test_auc_counts_ties_half(task: Task, levels: int):
+    draw = torch.Generator().manual_seed(levels)
+    scores = torch.randint(levels, (200,), generator=draw).double() / levels
+    labels = torch.randint(2, (200,), generator=draw)
+    predictions = torch.stack([1 - scores, scores], 1)
+    assert metric_of(task, predictions, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+def test_a_model_differs_from_itself_by_nothing_in_every_resample(task: Task):
+    """Intervals are paired: both models are measured on the same drawn rows."""
+    draw = torch.Generator().manual_seed(0)
+    scores = torch.rand(100, generator=draw, dtype=torch.float64)
+    labels = torch.randint(2, (100,), generator=draw)
+    predictions = torch.stack([1 - scores, scores], 1)
+    found = _difference(task, predictions, predictions.clone(), labels)
+    assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_a_permuted_column_moves_with_all_its_places(tmp_path: Path):
+    """A number with gaps has a place for "it is missing": a row gets another row's number and gap, no mixture."""
+    config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
+    shop = build_in_process(config, start_runtime(config)).parties[1]
+    column, places = max(enumerate(shop.preparation.places), key=lambda each: len(each[1]))
+    assert len(places) > 1
+    rows = torch.arange(len(shop.test))
+    (permuted,) = shop._permuted(rows, Permuted(column=column, draw=0))
+    held = shop.test.features[:, list(places)]
+    assert not torch.equal(permuted[:, list(places)], held)
+    assert sorted(permuted[:, list(places)].tolist()) == sorted(held.tolist())
+    others = [place for place in range(held.shape[1]) if place not in places]
+    assert torch.equal(permuted[:, others], shop.test.features[:, others])
+
+
+@pytest.mark.parametrize(("samples", "batch_size"), [(48, 16), (50, 16), (7, 7), (9, 1)])
+def test_a_pass_is_a_permutation(samples: int, batch_size: int):
+    per_pass = samples // batch_size
+    batches = batch_rows(3, 1, 2 * per_pass, samples, batch_size)
+    first, second = torch.cat(batches[:per_pass]), torch.cat(batches[per_pass:])
+    for rows in (first, second):
+        assert len(rows.unique()) == per_pass * batch_size
+        assert set(rows.tolist()) <= set(range(samples))
+    assert samples == 1 or not torch.equal(first, second)
