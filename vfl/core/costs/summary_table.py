@@ -13,20 +13,12 @@ from vfl.config.console import numbers_table
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return a run's results and costs: a row per party, the totals, and the savings in the caption."""
-    compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
-    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
-    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     positive = summary.get("positive_class")
-    of_class = f"AUC, F1 and average precision are of class {positive!r}\n" if positive else ""
+    of_class = f"AUC, F1 and average precision are of class {positive!r}" if positive else ""
     table = numbers_table(
         f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
         ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
-        f"{of_class}saved against no lightweighting\n"
-        f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
-        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
-        f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
-        f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
-        f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
+        "\n".join(line for line in (of_class, _savings(summary)) if line),
     )
     parties = summary["parties"]
     for name, party in parties.items():
@@ -34,6 +26,25 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_section()
     table.add_row("all", "", "", *_costs(parties.values()))
     return table
+
+
+def _savings(summary: Mapping[str, Any]) -> str:
+    """Return the lines with the savings; none of a run without lightweighting, which would read 0.0 % throughout."""
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
+    up = savings(summary["uplink_bytes"], summary["dense_uplink_bytes"])
+    down = savings(summary["downlink_bytes"], summary["dense_downlink_bytes"])
+    asked = any(party["alpha"] or party["beta"] for party in summary["parties"].values())
+    if not asked and not any(round(share, 3) for share in (compute, up, down)):
+        return ""
+    return (
+        "saved against no lightweighting\n"
+        f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
+        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
+        f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
+        f"(up {up:.1%}, down {down:.1%})"
+    )
 
 
 def _costs(parties: Collection[Mapping[str, Any]]) -> list[str]:
