@@ -7,6 +7,7 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later 
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -29,7 +30,7 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
-    from vfl.data.tables.describe import describe_with_missing, proposed_yaml
+    from vfl.data.tables.describe import describe_with_missing, doubtful_header, proposed_yaml
     from vfl.runs.atomic import write_atomically
 
     out = arguments.out or arguments.file.with_suffix(".yaml")
@@ -40,6 +41,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     with console.status(f"reading {arguments.file}") as status:
         progress = lambda rows: status.update(f"{rows:,} rows read")  # noqa: E731 - of two readings
         summaries, missing = describe_with_missing(arguments.file, progress)
+    if line := doubtful_header(arguments.file, summaries):
+        warnings.warn(line, stacklevel=1)
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
     table = Table("column", "proposed", "missing", "values", "range", "note", box=SIMPLE_HEAD, pad_edge=False)

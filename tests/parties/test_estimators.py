@@ -1,6 +1,7 @@
 """What a Python program hands to the estimators: words, interrupts, threads and frames of every kind."""
 
 import re
+import warnings
 from datetime import datetime
 from typing import Any, cast, get_args
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import vfl
+from vfl.api.frames_to_files import owner_of
 from vfl.config import ConfigError, parse_config
 from vfl.predict.predict import WhenAbsent, predict_in_process
 
@@ -89,3 +91,48 @@ def test_what_cannot_be_trained_is_one_line(kind: str):
     with pytest.raises(ValueError, match=re.escape(line)) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+def test_a_named_index_is_no_feature_but_may_be_the_key():
+    given = {name: frame.rename_axis("row") for name, frame in frames().items()}
+    given["left"].index = pd.Index(np.arange(N)[::-1] * 7, name="row")  # not a range, which Arrow leaves out
+    assert owner_of("X", given["left"], None).features() is None
+    assert owner_of("X", given["left"], None).table.column_names[:-1] == ["a", "b"]
+    several = given["left"].set_axis(pd.MultiIndex.from_product([range(N // 2), ["x", "y"]], names=["u", None]))
+    assert owner_of("X", several, None).table.column_names[:-1] == ["a", "b"]
+    assert owner_of("X", given["left"], "row").keys[0].as_py() == str(7 * (N - 1))
+
+
+SHUFFLED = DRAW.permutation(N)
+
+
+def keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(k=range(N))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"right": lambda frame: frame.iloc[SHUFFLED]}, r"X\['right'\]: its index has X\['left'\]'s values in another"),
+        ({"right": lambda frame: frame.sort_values("c")}, r"give X\['right'\]\.loc\[X\['left'\]\.index\]"),
+        ({"y": lambda values: values.iloc[SHUFFLED]}, r"y: its index has X\['left'\]'s values in another"),
+        ({"right": lambda frame: frame.iloc[SHUFFLED].reset_index(drop=True)}, ""),
+        ({"right": lambda frame: frame.set_index(np.arange(N) + N)}, ""),
+        ({"left": keyed, "right": lambda frame: keyed(frame).iloc[SHUFFLED]}, ""),
+    ],
+)
+def test_indexes_in_another_order_are_told(changes: dict[str, Any], line: str):
+    given: dict[str, Any] = {**frames(), "y": pd.Series(Y)}
+    given |= {name: change(given[name]) for name, change in changes.items()}
+    labels = given.pop("y")
+    model = vfl.VerticalClassifier(**QUICK, key="k" if "left" in changes else None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(given, labels)
+        told = [str(each.message) for each in caught if "index" in str(each.message)]
+        assert bool(told) == bool(line)
+        assert all(re.search(line, each) for each in told)
+        if line and "y" not in changes:
+            caught.clear()
+            model.predict(given)
+            assert any(re.search(line, str(each.message)) for each in caught)

@@ -36,6 +36,7 @@ from vfl.api.frames_to_files import (
     OwnerTable,
     draw_tested,
     lacking,
+    other_order,
     owners_of,
     places,
     refuse_repeated,
@@ -261,8 +262,10 @@ class _Vertical(BaseEstimator):
         found = [key[0] for key in prediction.keys[1:]]
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
-    def _owners(self, given: Any, *, fitted: bool) -> dict[str, OwnerTable]:
+    def _owners(self, given: Any, *, fitted: bool, y: Any = None) -> dict[str, OwnerTable]:
         """Return the owners of tables by name, or the single owner of a plain table or array."""
+        for line in other_order(given, self.key, y):
+            warnings.warn(line, stacklevel=4)
         if isinstance(given, Mapping) and not issparse(given):  # a sparse array of keys is a mapping as well
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
@@ -313,7 +316,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
         """
         with self._whole_or_not_fitted():
-            owners = self._owners(X, fitted=False)
+            owners = self._owners(X, fitted=False, y=y)
             labels_N = _labels(y)
             check_classification_targets(labels_N)
             self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
@@ -359,7 +362,7 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     def fit(self, X: Any, y: Any) -> Self:
         """Train on owners' tables and the values of the first one's rows; errors as ``VerticalClassifier.fit``."""
         with self._whole_or_not_fitted():
-            owners = self._owners(X, fitted=False)
+            owners = self._owners(X, fitted=False, y=y)
             values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
             return self._fit(owners, values_N)
 

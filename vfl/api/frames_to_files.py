@@ -21,7 +21,7 @@ from vfl.base.errors import ConfigError
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain
 from vfl.data.tables.columns import key_text
-from vfl.data.tables.frames import frame_table
+from vfl.data.tables.frames import frame_table, index_columns
 
 ROW, LABEL = "lvfl_row", "lvfl_label"
 """Names of the columns added to a user's."""
@@ -57,6 +57,8 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
     if array and key is not None:
         raise ConfigError(f"{name}: an array has no column {key!r}; give a data frame, or leave out key")
     table = frame_table(name, _columns(name, cast(Any, given)) if array else given)
+    # An index says which row it is, as a key does, and nothing of it.
+    table = table.drop_columns([each for each in index_columns(table) if each != key]).replace_schema_metadata(None)
     if not table.column_names:
         raise ConfigError(f"{name}: has no column")
     if table.num_rows == 0:
@@ -101,6 +103,35 @@ def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
         told = ", ".join(f"{count} of {name}" for name, count in rows.items())
         raise ConfigError(f"X: rows of different number ({told}); give the same samples, or key=COLUMN")
     return owners
+
+
+def other_order(given: object, key: str | None, y: object = None) -> list[str]:
+    """Return a line for each pandas object that goes by position though its index says another order.
+
+    Compared with the first table's index are the labels and, where no key joins them, the other tables.
+    """
+    tables = {f"X[{name!r}]": each for name, each in given.items()} if isinstance(given, Mapping) else {"X": given}
+    first, *others = tables
+    index = _index(tables[first])
+    beside = {"y": y} | ({name: tables[name] for name in others} if key is None else {})
+    lines: list[str] = []
+    for name, each in beside.items():
+        own = _index(each)
+        if index is None or own is None or len(own) != len(index) or own.equals(index):
+            continue
+        if own.isin(index).all() and index.isin(own).all():
+            what = f"its index has {first}'s values in another order, and rows are taken by position"
+            fix = f"give {name}.loc[{first}.index]" + (
+                ", or a key column in each and key=COLUMN" if name != "y" else ""
+            )
+            lines.append(f"{name}: {what}; {fix}")
+    return lines
+
+
+def _index(given: object) -> Any:
+    """Return the index of a pandas object; None of anything else."""
+    index = getattr(given, "index", None)
+    return index if hasattr(index, "isin") and hasattr(index, "equals") else None
 
 
 def refuse_repeated(owners: Mapping[str, OwnerTable]) -> None:

@@ -14,7 +14,13 @@ from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Categories, Numbers, read_table
-from vfl.data.tables.describe import describe_table, describe_with_missing, propose_features, proposed_yaml
+from vfl.data.tables.describe import (
+    describe_table,
+    describe_with_missing,
+    doubtful_header,
+    propose_features,
+    proposed_yaml,
+)
 
 HEAD = b"k,a,b\n"
 KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
@@ -53,6 +59,10 @@ KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
         (b"PAR1rest", "cannot be read"),
         (gzip.compress(HEAD + b"1,2,x\n" * 1000, mtime=0)[:30], "cannot be read"),
         (b"\x1f\x8bno gzip", "cannot be read"),
+        (b'{"k": 1, "a": 2, "b": 3}\n{"k": 2, "a": 2, "b": 3}\n', "is JSON; save it as CSV"),
+        (b'[{"k": 1, "a": 2},\n{"k": 2, "a": 2}]', "is JSON; save it as CSV"),
+        (b'{\n"k": 1}', "is JSON; save it as CSV"),
+        (b"7,2.5,red\n8,3,blue\n", "has no column 'a'; it has 7, 2.5, red; does the file have a header"),
         (b"\x00\x01\x02\xff", "holds bytes that are no text"),
     ],
 )
@@ -342,3 +352,22 @@ def test_codes_with_leading_zeros_are_no_numbers(tmp_path: Path):
         "column 'branch' has codes such as 00000, which are no amounts and too many different values for a category; "
         "it is left out",
     ]
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("7,2.5,red", True),
+        ("7,0.5,round", True),
+        ("a,b,red", True),
+        ("2019,2020,colour", False),
+        ("0,1,2", False),
+        ("a,b,colour", False),
+        ("a,b,-1.5", False),
+    ],
+)
+def test_a_file_without_a_header_is_noticed(tmp_path: Path, header: str, told: bool):
+    path = tmp_path / "t.csv"
+    path.write_text(header + "\n" + "\n".join(f"{row % 9},{row / 4},{['red', 'blue'][row % 2]}" for row in range(40)))
+    assert bool(doubtful_header(path, describe_table(path))) == told
+    assert any("header" in line for line in propose_features(path, [])[1]) == told

@@ -32,6 +32,8 @@ DIGITS = 18
 """Most decimal digits that always fit into int64."""
 RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 """Message of pyarrow for a row that has more or fewer cells than the header."""
+JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[\[{]\s*([\[{\"]|$)")
+"""Start of the first line of JSON."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
 """Unreadable formats by the first bytes of their files."""
 
@@ -195,6 +197,8 @@ def _header(path: Path, compression: str | None) -> str:
         raise TableError(f"{path}: is empty, or its first line is; it needs a header and a row per sample")
     if b"\x00" in line:
         raise TableError(f"{path}: is no table: its first line holds bytes that are no text")
+    if JSON.match(line):
+        raise TableError(f"{path}: is JSON; save it as CSV in UTF-8, or as Parquet")
     try:
         return line.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -230,7 +234,7 @@ def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> 
     known = set(names)
     for name in columns:
         if name not in known:
-            header = "; does the file have a header?" if all(map(is_number, names)) else ""
+            header = "; does the file have a header?" if any(map(is_number, names)) else ""
             raise TableError(f"{path}: has no column {name!r}; it has {', '.join(names[:12])}{header}")
     return list(dict.fromkeys(columns))  # a column of a key may be a feature as well, or in two keys
 

@@ -16,7 +16,7 @@ import numpy as np
 from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import Block, TableError, open_blocks
+from vfl.data.tables.cells import Block, TableError, is_number, open_blocks
 from vfl.data.tables.columns import as_text
 
 MOST_VALUES = 10_000
@@ -105,18 +105,18 @@ class ColumnSummary:
     @property
     def range(self) -> str:
         """Lowest and highest number, or some values."""
-        if self._numeric:
+        if self.mostly_numbers:
             return f"{self.low:g} to {self.high:g}"
         return printable(", ".join(sorted(map(str, self.values))[:3])[:40])
 
     def missing_words(self) -> set[str]:
         """Return the words for a missing value, if nearly all cells, or all but those, are numbers."""
         words = {text for text in self.texts if text.lower() in WORDS}
-        return words if self._numeric or (self.numbers and words == self.texts) else set()
+        return words if self.mostly_numbers or (self.numbers and words == self.texts) else set()
 
     def missing_codes(self) -> list[str]:
         """Return a negative number that may stand for a missing value: the only one among positive ones."""
-        if not self._numeric or len(self.values) > MOST_VALUES:
+        if not self.mostly_numbers or len(self.values) > MOST_VALUES:
             return []
         negative = [value for value in self.values if value.startswith("-") and value not in self.texts]
         return negative if len(negative) == 1 and negative[0] in CODES else []
@@ -127,7 +127,8 @@ class ColumnSummary:
         return min((value for value in self.values if CODE.fullmatch(value)), default="")
 
     @property
-    def _numeric(self) -> bool:
+    def mostly_numbers(self) -> bool:
+        """Whether it counts as a column of numbers."""
         return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
 
     def proposal(self) -> tuple[ColumnKind, str]:
@@ -139,12 +140,12 @@ class ColumnSummary:
             return "ignore", "is constant"
         if self.dates >= MOSTLY * present:
             return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
-        if not self._numeric and self.commas and self.commas + self.numbers >= MOSTLY * present:
+        if not self.mostly_numbers and self.commas and self.commas + self.numbers >= MOSTLY * present:
             return "ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5"
         if self.looks_like_key():
             return "ignore", "looks like a key"
-        coded = f"has codes such as {self._code}, which are no amounts" if self._numeric and self._code else ""
-        if not self._numeric or coded:
+        coded = f"has codes such as {self._code}, which are no amounts" if self.mostly_numbers and self._code else ""
+        if not self.mostly_numbers or coded:
             many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
             too_many = f"{coded} and" if coded else "has"
             return ("ignore", f"{too_many} too many different values for a category") if many else ("category", coded)
@@ -157,7 +158,7 @@ class ColumnSummary:
         # Only MOST_VALUES values are kept: a longer table must have that many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
-        if not self._numeric or self._code:
+        if not self.mostly_numbers or self._code:
             return True
         counted = self.whole and self.high - self.low + 1 == self.rows  # different whole numbers without a gap
         return counted or (self.whole and KEY_NAME.search(self.name) is not None)
@@ -197,19 +198,32 @@ def describe_with_missing(
     return (describe_table(path, None, progress, words) if words else summaries), words
 
 
+def doubtful_header(path: Path, summaries: Sequence[ColumnSummary]) -> str:
+    """Return a line about names that look like a row of values, as a file has without a header; "" if none does.
+
+    Such are a fraction that names a column of numbers, and a text that is one of its column's own. Whole numbers may
+    be names: places and years.
+    """
+    for each in summaries:
+        fraction = is_number(each.name) and not each.name.isdigit()
+        if fraction if each.mostly_numbers else each.name in each.values:
+            return f"{path}: {each.name!r}, a name in its header, looks like a value; does the file have a header?"
+    return ""
+
+
 def propose_features(
     path: Path, left_out: Sequence[str], missing: Sequence[str] = ()
 ) -> tuple[dict[str, ColumnKind], list[str]]:
     """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError."""
-    proposals = {
-        each.name: each.proposal() for each in describe_table(path, missing=missing) if each.name not in left_out
-    }
+    summaries = describe_table(path, missing=missing)
+    proposals = {each.name: each.proposal() for each in summaries if each.name not in left_out}
     kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
     lines = [
         f"{path}: column {name!r} {warning}; it is {_taken(kind)}"
         for name, (kind, warning) in proposals.items()
         if warning
     ]
+    lines += [line] if (line := doubtful_header(path, summaries)) else []
     if all(kind == "ignore" for kind in kinds.values()):
         why = "; ".join(f"{name!r} {warning}" for name, (_, warning) in [*proposals.items()][:SHOWN])
         raise TableError(f"{path}: no column looks like a feature ({why or 'there is none'}); name some in features")

@@ -6,6 +6,7 @@ interchange protocol, and mappings from column to values.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # pyarrow ships no stubs.
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from vfl.data.tables.cells import TableError
 
 
 def frame_table(what: str, frame: object) -> Any:
-    """Return a frame as a pyarrow.Table, without a pandas index. Raises TableError, naming it (``what``)."""
+    """Return a frame as a pyarrow.Table, without a nameless pandas index. Raises TableError, naming it (``what``)."""
     try:
         if isinstance(frame, pa.RecordBatch):
             table: Any = pa.Table.from_batches([frame])
@@ -40,7 +41,16 @@ def frame_table(what: str, frame: object) -> Any:
     if table.num_rows == 0 or not table.column_names:
         return table
     chunks = [[_plain_type(each) for each in cells.chunks] for cells in table.columns]
-    return pa.table([pa.chunked_array(each) for each in chunks], names=table.column_names)
+    return pa.table([pa.chunked_array(each) for each in chunks], names=table.column_names).replace_schema_metadata(
+        table.schema.metadata
+    )
+
+
+def index_columns(table: Any) -> list[str]:
+    """Return the columns of a frame's table that pandas holds as its index."""
+    metadata = cast(dict[bytes, bytes], table.schema.metadata or {})
+    kept = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])
+    return [name for name in kept if isinstance(name, str) and name in table.column_names]  # a range is no text
 
 
 def _plain_type(cells: Column) -> Column:
