@@ -38,6 +38,7 @@ TYPES = {
     "dict[str, Any]": "mapping",
     "dict[str, ColumnKind]": "`{column: number, category or ignore}`",
     "dict[str, KeyColumns]": "`{owner: column, or a list of columns}`",
+    "dict[str, Words]": "`{column: word, or a list of words}`",
     "dict[str, TableConfig]": "by owner: these settings, or a YAML file that has them",
     "dict[str, FeatureModelConfig]": "by party: these settings",
     "dict[str, DeviceConfig]": "by party: these settings",

@@ -24,6 +24,7 @@ def _as_texts(value: object) -> object:
     return [str(each) if type(each) in (int, float) else each for each in cast(list[object], value)]
 
 
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: _as_texts(_as_columns(value))), Field(min_length=1)]
 KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
 """A column, or a list of them."""
 
@@ -43,6 +44,8 @@ class TableConfig(Section):
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
+    not_missing: dict[str, Words] = Field(default={})
+    """By column, words that stand for themselves there although they count as missing elsewhere: {continent: [NA]}."""
     keys: dict[str, KeyColumns] = Field(default={})
     """Label owner only: columns by which another owner knows the sample, if they are not ``key``; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"

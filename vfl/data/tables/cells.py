@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from vfl.base.errors import one_line
@@ -38,6 +39,10 @@ FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\
 """Unreadable formats by the first bytes of their files."""
 
 
+Kept = Mapping[str, Collection[str]]
+"""By column, words that do not count as missing there."""
+
+
 class TableError(ValueError):
     """Error about a table; the text is one line that names file, column and row."""
 
@@ -57,13 +62,17 @@ class Block:
 
 @contextmanager
 def open_blocks(
-    path: Path, columns: Sequence[str] | None = None, missing: Sequence[str] = (), numbers: Collection[str] = ()
+    path: Path,
+    columns: Sequence[str] | None = None,
+    missing: Sequence[str] = (),
+    numbers: Collection[str] = (),
+    kept: Kept = MappingProxyType({}),
 ) -> Generator[Iterator[Block]]:
     """Yield the table's blocks in order, with the given columns (None: all).
 
-    Cells that hold one of ``missing``, as text or as the same number, count as missing too. Columns in ``numbers`` are
-    float64 where the file allows it, and may be text elsewhere. Raises TableError for a file that does not exist, is
-    not a table, lacks a column or has one twice.
+    Cells that hold one of ``missing``, as text or as the same number, count as missing too; ``kept`` words of a column
+    do not. Columns in ``numbers`` are float64 where the file allows it, and may be text elsewhere. Raises TableError
+    for a file that does not exist, is not a table, lacks a column or has one twice.
     """
     try:
         with path.open("rb") as file:
@@ -72,25 +81,29 @@ def open_blocks(
             if start.startswith(mark):
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
-        blocks = _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start, numbers)
-        yield (_without(missing, block) for block in blocks) if missing else blocks
+        if start == b"PAR1":
+            blocks = _parquet_blocks(path, columns, kept)
+        else:
+            blocks = _csv_blocks(path, columns, start, set(numbers) - kept.keys(), kept)
+        yield (_without(missing, block, kept) for block in blocks) if missing else blocks
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
 
 
-def _without(missing: Sequence[str], block: Block) -> Block:
-    words, amounts = pa.array(missing), pa.array([float(word) for word in missing if is_number(word)], pa.float64())
+def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
+    amounts = pa.array([float(word) for word in missing if is_number(word)], pa.float64())
 
-    def blanked(cells: Column) -> Column:
+    def blanked(name: str, cells: Column) -> Column:
         if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
             found = pc.is_in(pc.cast(cells, pa.float64(), safe=False), value_set=amounts)
         else:
-            found = pc.is_in(pc.cast(cells, pa.string()), value_set=words)
+            words = [word for word in missing if word not in kept.get(name, ())]
+            found = pc.is_in(pc.cast(cells, pa.string()), value_set=pa.array(words, pa.string()))
         return pc.if_else(found, None, cells)
 
-    return Block(block.start, {name: blanked(cells) for name, cells in block.columns.items()})
+    return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()})
 
 
 def column_names(path: Path) -> list[str]:
@@ -99,7 +112,20 @@ def column_names(path: Path) -> list[str]:
         return list(next(blocks).columns)
 
 
-def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block]:
+def why_missing(path: Path, name: str, row: int) -> str:
+    """Return that a row's cell is missing; if a word stands there, which one, and the setting that keeps it."""
+    with open_blocks(path, [name], kept={name: MISSING[1:]}) as blocks:
+        for block in blocks:
+            if block.start <= row < block.row(len(block.columns[name])):
+                word = block.columns[name][row - block.start].as_py()
+                if word not in MISSING:
+                    break
+                keep = f"data.tables.OWNER.not_missing: {{{name}: [{word!r}]}}"
+                return f"is missing, as {word!r} counts as missing; if it is a value, set {keep}"
+    return "is missing"
+
+
+def _parquet_blocks(path: Path, columns: Sequence[str] | None, kept: Kept) -> Iterator[Block]:
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         _check_names(path, names)
@@ -108,12 +134,12 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block
             raise TableError(f"{path}: holds no row")
         row = 1
         for batch in file.iter_batches(BLOCK_ROWS, columns=wanted):
-            yield Block(row, {name: plain(path, name, batch.column(name)) for name in wanted})
+            yield Block(row, {name: plain(path, name, batch.column(name), kept.get(name, ())) for name in wanted})
             row += batch.num_rows
 
 
-def plain(path: Path | str, name: str, cells: Column) -> Column:
-    """Return numbers unchanged, with NaN as missing, and everything else as text."""
+def plain(path: Path | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
+    """Return numbers unchanged, with NaN as missing, and everything else as text; ``kept`` words are not missing."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if pa.types.is_decimal(cells.type):
@@ -127,7 +153,7 @@ def plain(path: Path | str, name: str, cells: Column) -> Column:
         return cells
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         raise TableError(f"{path}: column {name!r} holds {kind}; a column holds numbers, text, dates or booleans")
-    return _text(cells)
+    return _text(cells, kept)
 
 
 def _of_decimals(cells: Column) -> Column:
@@ -138,7 +164,9 @@ def _of_decimals(cells: Column) -> Column:
     return pc.cast(text, pa.int64()) if cells.type.precision <= DIGITS else text
 
 
-def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]) -> Iterator[Block]:
+def _csv_blocks(
+    path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str], kept: Kept
+) -> Iterator[Block]:
     compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     header = _header(path, compression)
     unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
@@ -161,7 +189,7 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers
             try:
                 with pa.input_stream(str(path), compression=compression) as stream:
                     reader = pa_csv.open_csv(stream, read, parse, convert)
-                    for block in islice(_csv_rows(path, reader, wanted, parsed), done, None):
+                    for block in islice(_csv_rows(path, reader, wanted, parsed, kept), done, None):
                         yield block
                         done += 1
                 return
@@ -176,14 +204,18 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers
         raise TableError(f"{path}: row {ragged[1]} has {ragged[3]} cells instead of {ragged[2]}") from None
 
 
-def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str]) -> Iterator[Block]:
+def _csv_rows(
+    path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str], kept: Kept
+) -> Iterator[Block]:
     row = 2
     for batch in reader:
         if batch.num_rows:
             cells = {name: batch.column(raw) for name, raw in wanted.items()}
-            texts = [name for name in wanted if name not in numbers]
-            decoded = _decoded(path, texts, row, [cells[name] for name in texts]) if texts else []
-            yield Block(row, cells | dict(zip(texts, decoded, strict=True)))
+            texts = [name for name in wanted if name not in numbers and name not in kept]
+            for names in ([texts] if texts else []) + [[name] for name in kept if name in wanted]:
+                decoded = _decoded(path, names, row, [cells[name] for name in names], kept.get(names[0], ()))
+                cells |= dict(zip(names, decoded, strict=True))
+            yield Block(row, cells)
         row += batch.num_rows
     if row == 2:
         raise TableError(f"{path}: holds no row below its header")
@@ -239,17 +271,20 @@ def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> 
     return list(dict.fromkeys(columns))  # a column of a key may be a feature as well, or in two keys
 
 
-def _text(cells: Column) -> Column:
+def _text(cells: Column, kept: Collection[str]) -> Column:
     """Return cells as text stripped of white space; None for a missing value."""
+    words = [word for word in MISSING if word not in kept]
     text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
-    return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING)), None, text)
+    return pc.if_else(pc.is_in(text, value_set=pa.array(words, pa.string())), None, text)
 
 
-def _decoded(path: Path, names: Sequence[str], row: int, columns: Sequence[Column]) -> list[Column]:
+def _decoded(
+    path: Path, names: Sequence[str], row: int, columns: Sequence[Column], kept: Collection[str]
+) -> list[Column]:
     """Return a block's columns of bytes as text, decoded as one: each call costs as much as some hundred cells."""
     rows = len(columns[0])
     try:
-        text = _text(pa.concat_arrays(columns))
+        text = _text(pa.concat_arrays(columns), kept)
     except ArrowInvalid:
         for name, cells in zip(names, columns, strict=True):
             for index, cell in enumerate(cells.to_pylist()):

@@ -6,6 +6,7 @@ Shapes: N rows in the file's order.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
-from vfl.data.tables.cells import Block, TableError, open_blocks
+from vfl.data.tables.cells import Block, Kept, TableError, open_blocks, why_missing
 
 KEY_SEPARATOR = "\x1f"
 """Separator of the columns of a key: ASCII's unit separator, which no key may contain."""
@@ -58,11 +59,12 @@ def read_table(
     keys: Sequence[tuple[str, ...]],
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),
+    kept: Kept = MappingProxyType({}),
 ) -> Table:
     """Read the columns that are not ignored, and the keys. ``progress`` is called with the rows read so far.
 
-    ``missing`` as in ``open_blocks``. Memory: 8 bytes per number, 4 per category and the text of the keys, for each
-    row. Raises TableError.
+    ``missing`` and ``kept`` as in ``open_blocks``. Memory: 8 bytes per number, 4 per category and the text of the
+    keys, for each row. Raises TableError.
     """
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
@@ -73,7 +75,7 @@ def read_table(
     told = 0
     keyed = [name for key in keys for name in key]
     numbers = {name for name, kind in used.items() if kind == "number" and name not in keyed}
-    with open_blocks(path, [*used, *keyed], missing, numbers) as blocks:
+    with open_blocks(path, [*used, *keyed], missing, numbers, kept) as blocks:
         for block in blocks:
             for name, kind in used.items():
                 where = f"{path}: column {name!r}"
@@ -181,7 +183,8 @@ def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
         text = pc.utf8_normalize(as_text(cells), form="NFC")  # é is one code point or two
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
-            raise TableError(f"{where}, row {row}: is missing; every row needs its key")
+            why = why_missing(path, name, row) if isinstance(path, Path) else "is missing"
+            raise TableError(f"{where}, row {row}: {why}; every row needs its key")
         # Separators are control characters: without any in the cells, two different keys never give one text.
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():
             row = block.row(pc.match_substring_regex(text, CONTROL).index(True).as_py())

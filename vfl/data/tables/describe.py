@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import Block, TableError, is_number, open_blocks
+from vfl.data.tables.cells import Block, Kept, TableError, is_number, open_blocks
 from vfl.data.tables.columns import as_text
 
 MOST_VALUES = 10_000
@@ -169,13 +170,14 @@ def describe_table(
     columns: Sequence[str] | None = None,
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),
+    kept: Kept = MappingProxyType({}),
 ) -> list[ColumnSummary]:
     """Read a table once (``columns``: only these) and return its columns' summaries in their order.
 
-    ``progress`` is called with the rows read so far; ``missing`` as in ``open_blocks``. Raises TableError.
+    ``progress`` is called with the rows read so far; ``missing`` and ``kept`` as in ``open_blocks``. Raises TableError.
     """
     summaries: dict[str, ColumnSummary] = {}
-    with open_blocks(path, columns, missing) as blocks:
+    with open_blocks(path, columns, missing, kept=kept) as blocks:
         for block in blocks:
             amounts, others = _amounts([*block.columns.values()])
             for (name, cells), own, texts in zip(block.columns.items(), amounts, others, strict=True):
@@ -212,10 +214,10 @@ def doubtful_header(path: Path, summaries: Sequence[ColumnSummary]) -> str:
 
 
 def propose_features(
-    path: Path, left_out: Sequence[str], missing: Sequence[str] = ()
+    path: Path, left_out: Sequence[str], missing: Sequence[str] = (), kept: Kept = MappingProxyType({})
 ) -> tuple[dict[str, ColumnKind], list[str]]:
     """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError."""
-    summaries = describe_table(path, missing=missing)
+    summaries = describe_table(path, missing=missing, kept=kept)
     proposals = {each.name: each.proposal() for each in summaries if each.name not in left_out}
     kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
     lines = [

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.cells import MISSING, TableError, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 
 Rows = npt.NDArray[np.int64]
@@ -27,7 +27,8 @@ def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
     names = column_names(path)
     if not set(key) <= set(names) and len(names) == len(key):
         key = tuple(names)
-    return read_table(path, {}, [key]).keys[key]
+    # Every word is kept: whether it is a key is said by the table that has it.
+    return read_table(path, {}, [key], kept=dict.fromkeys(key, MISSING[1:])).keys[key]
 
 
 def test_groups(groups: npt.NDArray[np.str_], share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vfl.base.errors import ConfigError
 from vfl.config.registry import nearest
-from vfl.data.tables.cells import TableError, is_number
+from vfl.data.tables.cells import TableError, is_number, why_missing
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
 
@@ -43,8 +43,9 @@ def read_labels(
     missing = np.isnan(column.values[rows]) if isinstance(column, Numbers) else column.codes[rows] < 0
     if missing.any():
         first, count = table.rows[rows[missing.argmax()]], int(missing.sum())
-        what = "is missing; remove the row" if count == 1 else f"and {count - 1} more are missing; remove these rows"
-        raise TableError(f"{where}, row {first}: {what}")
+        why = why_missing(table.path, name, int(first))
+        rest = "remove the row" if count == 1 else f"{count - 1} more are missing; remove these rows"
+        raise TableError(f"{where}, row {first}: {why}; {'else ' if ';' in why else ''}{rest}")
     if isinstance(column, Numbers):
         return torch.from_numpy(column.values[rows]), ()
     used = [column.names[code] for code in np.unique(column.codes[rows])]

@@ -39,7 +39,8 @@ def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     config, path = table_of(data.tables, owner)
     others = [other for other in data.tables if other != owner and config.label is not None]
     grouped = [(data.group,)] if others and data.group is not None else []
-    table = read_table(path, {}, list(dict.fromkeys([*keys_of(config, data.tables), *grouped])), missing=config.missing)
+    keys = list(dict.fromkeys([*keys_of(config, data.tables), *grouped]))
+    table = read_table(path, {}, keys, missing=config.missing, kept=config.not_missing)
     rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}

@@ -237,7 +237,9 @@ class Tables(Source):
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
             no_features = [name for name in (config.label, self.data.group) if name is not None]
-            kinds, lines = propose_features(path, [*key_of(config), *foreign, *no_features], config.missing)
+            kinds, lines = propose_features(
+                path, [*key_of(config), *foreign, *no_features], config.missing, config.not_missing
+            )
             for line in lines:
                 warnings.warn(line, stacklevel=2)
         for name in key_of(config):
@@ -264,6 +266,8 @@ class Tables(Source):
         kinds = dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
+        if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
+            raise TableError(f"data.tables.{owner}.not_missing: {path} has no column {unknown[0]!r}")
         path, keys = new or path, keys_of(config, owners)
         group = self.data.group
         if group is not None and new is None and (config.label is not None or (owners == (owner,))):
@@ -276,7 +280,14 @@ class Tables(Source):
             keys = list(dict.fromkeys([*keys, (group,)]))
         with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
             read = f"reading {path}: "
-            return read_table(path, kinds, keys, lambda rows: status.update(f"{read}{rows:,} rows"), config.missing)
+            return read_table(
+                path,
+                kinds,
+                keys,
+                lambda rows: status.update(f"{read}{rows:,} rows"),
+                config.missing,
+                config.not_missing,
+            )
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
