@@ -30,9 +30,13 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
+    from vfl.config.file_kinds import kind_of
     from vfl.data.tables.describe import describe_with_missing, doubtful_header, proposed_yaml
     from vfl.runs.atomic import write_atomically
 
+    told = kind_of(arguments.file)
+    if told and (arguments.file.suffix in (".yaml", ".yml") or not arguments.file.is_file()) and "table" not in told:
+        raise ValueError(f"{arguments.file}: is no table{told}")
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.exists():
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")

@@ -329,7 +329,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     missing = tmp_path / "missing.yaml"
     assert refusal(missing) == f"{missing}: cannot be read (No such file or directory)"
     assert refusal(tmp_path) == f"{tmp_path}: is a folder without a run's config.yaml; name a YAML file or a run"
-    assert refusal(write(tmp_path, {"base": "missing.yaml"})).startswith(f"{missing}: cannot be read")
+    assert refusal(write(tmp_path, {"base": "missing.yaml"})).startswith(
+        f"{tmp_path}/experiment.yaml: base: {missing}: cannot be read"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vfl.config import ConfigError
+from vfl.config.file_kinds import kind_of
 from vfl.config.files import read_yaml
 from vfl.parties.network.action_log import AWAITED, ENDED
 from vfl.parties.network.action_log import NAME as AUDIT
@@ -35,7 +36,8 @@ def status_of(run_dir: Path) -> Status:
     without a run.
     """
     if not (run_dir / "config.yaml").exists():
-        raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml); name the folder of a run or a party")
+        told = kind_of(run_dir) or "; name the folder of a run or a party"
+        raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml){told}")
     # As YAML, not as an experiment: checking that asks the data source for its owners, which takes PyTorch.
     (experiment, rounds), rows, events = _experiment(run_dir / "config.yaml"), _rows(run_dir), _events(run_dir)
     running = _is_held(run_dir)

@@ -8,6 +8,7 @@ from types import FrameType
 from rich.console import Console
 
 from vfl.config import ConfigError, load_config
+from vfl.config.file_kinds import kind_of
 from vfl.parties.network.server.hub import Hub, spare_files
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_to_serve
@@ -25,7 +26,8 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
     cannot be served and for an address that cannot be bound.
     """
     if not (run_dir / "config.yaml").exists():
-        raise ConfigError(f"{run_dir}: holds no run; name the server's folder of a training by processes")
+        told = kind_of(run_dir) or "; name the server's folder of a training by processes"
+        raise ConfigError(f"{run_dir}: holds no run{told}")
     # Processes of this machine get a new address, all of them, each time that they are asked.
     together = run_dir / PROCESSES / f"{SERVER}.yaml"
     config = load_config(together if together.exists() else run_dir / "config.yaml", overrides)

@@ -16,7 +16,9 @@ def test_a_command_line_that_is_none_is_one_line(train: Train, capsys: pytest.Ca
         train("--run-dirs", "here")
     said = capsys.readouterr()
     assert end.value.code == 2
-    assert said.err == "error: unrecognized arguments: --run-dirs here; see train.py --help\n"
+    assert (
+        said.err == "error: unrecognized arguments: --run-dirs here; did you mean '--run-dir'?; see train.py --help\n"
+    )
 
 
 def test_an_empty_path_is_not_the_present_folder(train: Train, capsys: pytest.CaptureFixture[str]):

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from vfl.base.errors import PeerLost, may_pass, one_line
 from vfl.base.torchrun import speaks
+from vfl.config.registry import did_you_mean, nearest
 
 DONE = 0
 BAD_INPUT = 2
@@ -72,7 +73,28 @@ class OneLineParser(argparse.ArgumentParser):
 
     def parse(self) -> argparse.Namespace:
         """Read the command line; options may stand anywhere, unless there are subcommands."""
-        return self.parse_args() if self._subparsers else self.parse_intermixed_args()
+        known = self.parse_known_args() if self._subparsers else self.parse_known_intermixed_args()
+        if unknown := known[1]:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown[0])}")
+        return known[0]
+
+    def _meant(self, option: str) -> str:
+        """Return the end of the line about an unknown option: the setting or the option that may be meant."""
+        from vfl.config.files import setting_named
+
+        name, equals, value = option.partition("=")
+        takes_settings = any(action.dest in ("overrides", "settings") for action in self._actions)
+        setting = setting_named(name.lstrip("-").replace("-", "_")) if name.startswith("-") and takes_settings else None
+        if setting is None:
+            return did_you_mean(name, [each for action in self._actions for each in action.option_strings])
+        after = sys.argv[sys.argv.index(option) + 1 :]
+        if not equals:
+            value = after[0] if after and not after[0].startswith("-") else "VALUE"
+        return f"; it is a setting: write {setting}={value}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"unknown {value!r}{nearest(str(value), [*action.choices])}")
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, one_line
 from vfl.config.experiment import ExperimentConfig
+from vfl.config.file_kinds import TABLES, kind_of
+from vfl.config.other_words import EXPLAINED, OTHER_WORDS
 from vfl.config.registry import did_you_mean, nearest
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
@@ -35,6 +37,8 @@ PLAINLY = {
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
 """Alternatives of a union, as pydantic names them in an error's location: literal['auto']."""
+IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+")
+"""An address that YAML would take for the beginning of a list."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,7 +71,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML file laid over those of its ``base:``, unchecked."""
-    return _read_with_base(find_config(path), seen=())
+    file = find_config(path)
+    values = _read_with_base(file, seen=())
+    if {"grid", "list"} & values.keys():
+        raise ConfigError(f"{path}: is a sweep, not one experiment; use lvfl sweep {path}")
+    return values
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
@@ -144,7 +152,11 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = values.pop("base", None)
     if base is None:
         return values
-    inherited = _read_with_base(find_config(Path(str(base)), path.parent), (*seen, path.resolve()))
+    try:
+        file = find_config(Path(str(base)), path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: base: {error}") from None
+    inherited = _read_with_base(file, (*seen, path.resolve()))
     return _overlay(ExperimentConfig, inherited, values)
 
 
@@ -169,10 +181,13 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. Raises ConfigError, one line, if the file holds anything else."""
+    if path.name.lower().endswith(TABLES):
+        raise ConfigError(f"{path}: holds no settings{kind_of(path)}")
     try:
         values = _load(path.read_text(encoding="utf-8"))
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder without a run's config.yaml; name a YAML file or a run") from None
+        told = kind_of(path) or "; name a YAML file or a run"
+        raise ConfigError(f"{path}: is a folder without a run's config.yaml{told}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except RecursionError:
@@ -200,6 +215,8 @@ def _overlay(section: type[Section], under: dict[str, Any], over: dict[str, Any]
 
 
 def _parse_value(key: str, text: str) -> object:
+    if IPV6.fullmatch(text):
+        return text
     try:
         return _load(text)
     except RecursionError:
@@ -274,6 +291,9 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # the section's own message names the key
     # Our own validators may have said what was given, as a value or in brackets; of a section it would be a mapping.
+    percent = re.search(r"'(-?\d+(?:\.\d+)?) ?%'", f"{message} {error['input']!r}")
+    if percent and "number" in message:
+        return f"{field}: {percent[0]} is no number; write {float(percent[1]) / 100:g}"
     named = isinstance(error["input"], str) and repr(error["input"]) in message
     complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(section, location)))
     got = "" if complete else f" (got {error['input']!r})"
@@ -284,12 +304,23 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
 def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
     """Return the end of the line about an unknown key: the nearest place of a key of that name, or the nearest key."""
     name = str(location[-1])
+    if name in EXPLAINED:
+        return f"; {EXPLAINED[name]}"
     given = [str(part) for part in location]
     elsewhere = [path for path in _paths(section) if path[-1] == name]
+    if not elsewhere and name in OTHER_WORDS and section is ExperimentConfig:
+        return f"; did you mean {OTHER_WORDS[name]!r}?"
     if not elsewhere:
         return nearest(name, _known_keys(section, location[:-1]))
     shared = [sum(a == b for a, b in zip(path, given, strict=False)) for path in elsewhere]
     return f"; did you mean {'.'.join(elsewhere[shared.index(max(shared))])!r}?"
+
+
+def setting_named(word: str) -> str | None:
+    """Return the dotted name of the setting that a word names, wherever it stands; None for no or another one."""
+    paths = sorted(_paths(ExperimentConfig), key=len)
+    names = (".".join(path) for path in paths if word in (path[-1], ".".join(path)))
+    return None if word in EXPLAINED else next(names, OTHER_WORDS.get(word))
 
 
 def _paths(section: type[Section]) -> list[list[str]]:

@@ -175,6 +175,11 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of an error line that names the nearest known name; empty where none is near."""
+    near = closest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that a name begins, or is almost; None where none is near."""
     begun = [each for each in known if name and each.startswith(name)]
-    close = begun or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return next(iter(begun or difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

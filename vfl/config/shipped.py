@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vfl.base.errors import ConfigError
-from vfl.config.registry import nearest
+from vfl.config.registry import closest, nearest
 
 
 def shipped_folder() -> Path:
@@ -30,14 +30,26 @@ def _found(path: Path, given: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         # Shipped files name each other this way: a file beside the given one comes first.
         inner = shipped_folder() / given
-        return inner if not Path(given).is_absolute() and inner.is_file() else path
+        if not Path(given).is_absolute() and inner.is_file():
+            return inner
+        if path.exists():
+            return path
+        beside = {each.stem: str(each) for each in sorted(path.parent.glob("*.y*ml"))}
+        near = beside.get(closest(path.stem, [*beside]) or "") or closest(given.removesuffix(path.suffix), _names())
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"{path}: cannot be read (No such file or directory){hint}")
     if (path / "config.yaml").is_file():
         return path / "config.yaml"
-    shipped = shipped_folder()
-    names = [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
+    names = _names()
     if given in names:
-        return shipped / f"{given}.yaml"
+        return shipped_folder() / f"{given}.yaml"
     if not path.exists():
         runs = [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
         raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *runs])}")
     return path
+
+
+def _names() -> list[str]:
+    """Return the names of the shipped experiments and sweeps."""
+    shipped = shipped_folder()
+    return [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.config.file_kinds import kind_of
 from vfl.core.build import TrainingLabels, build_head_server, build_party, build_roster
 from vfl.core.local import InProcess, build_in_process, links_to
 from vfl.core.party import SECTION, FeatureParty
@@ -45,7 +46,8 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
     if not saved.exists():
         joint = run_dir / "lvfl"
         named = f"{joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else "a folder of lvfl train"
-        raise ConfigError(f"{run_dir}: holds no run; name {named}")
+        told = kind_of(run_dir) or f"; name {named}"
+        raise ConfigError(f"{run_dir}: holds no run{told}")
     config = load_config(saved)
     if config.mode != "vertical":
         raise ConfigError(f"{run_dir}: mode is {config.mode}; only a vertical run has a split model")

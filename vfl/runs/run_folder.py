@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, with_whole_paths
+from vfl.config.file_kinds import kind_of
 from vfl.runs.atomic import write_atomically
 
 PROCESSES = "processes"
@@ -193,7 +194,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
     """Return a sweep's manifest, with at least these keys. Raises ConfigError if the folder is not a sweep's."""
     if not (folder / MANIFEST).exists():
-        raise ConfigError(f"{folder}: holds no finished run and no sweep; name a folder of lvfl train or lvfl sweep")
+        told = kind_of(folder) or "; name a folder of lvfl train or lvfl sweep"
+        raise ConfigError(f"{folder}: holds no finished run and no sweep{told}")
     return _read_json(folder / MANIFEST, keys)
 
 

@@ -1,0 +1,99 @@
+"""Slips on the command line: each is answered by the one line that leads on."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vfl.__main__ import main
+from vfl.config import ConfigError, load_config
+from vfl.config.experiment import ExperimentConfig
+from vfl.config.files import setting_named
+from vfl.config.other_words import OTHER_WORDS
+
+
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line with which a command ends."""
+    monkeypatch.setattr(sys, "argv", ["lvfl", *map(str, arguments)])
+    try:
+        code: object = main()
+    except SystemExit as end:
+        code = end.code
+    error = capsys.readouterr().err
+    assert code == 2, error
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("trian", "unknown 'trian'; did you mean 'train'?"),
+        ("certs isue", "unknown 'isue'; did you mean 'issue'?"),
+        ("train quickstart --rounds 3", "write training.rounds=3;"),
+        ("train --rounds=3 quickstart", "write training.rounds=3;"),
+        ("sweep sweep_quickstart --lr 0.1", "write training.optimizer.learning_rate=0.1;"),
+        ("compare quickstart --batch-size 8", "write training.batch_size=8;"),
+        ("train quickstart --run-dirs x", "did you mean '--run-dir'?"),
+        ("predict runs --outt x", "did you mean '--out'?"),
+        ("train quickstart.yml", "did you mean 'quickstart'?"),
+        ("train quickstart training.optimizer.lr=1", "did you mean 'training.optimizer.learning_rate'?"),
+        ("train quickstart early_stopping=3", "did you mean 'training.patience'?"),
+        ("train quickstart training.early_stopping=3", "did you mean 'training.patience'?"),
+        ("train quickstart training.gradient_clip=3", "no setting clips the gradients of training"),
+        ("train quickstart training.loss=mse", "the loss follows from the task"),
+        ("train quickstart lightweighting.alpha=60%", "lightweighting.alpha: '60%' is no number; write 0.6"),
+        ('train quickstart lightweighting.alpha={"party_1":"60%"}', "; write 0.6"),
+        ("train quickstart training.party_dropout=2.5%", "training.party_dropout: '2.5%' is no number; write 0.025"),
+    ],
+)
+def test_a_slip_is_answered_by_what_was_meant(monkeypatch, capsys, line: str, answer: str):
+    assert answer in told(monkeypatch, capsys, *line.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "answer"),
+    [
+        *((name, "table.csv", "a table, which lvfl describe takes") for name in ("train", "sweep", "plan", "compare")),
+        *((name, "swept.yaml", "is a sweep, not one experiment; use lvfl sweep") for name in ("train", "compare")),
+        *((name, "one.yaml", "it holds settings, which lvfl train") for name in ("report", "predict", "status")),
+        ("describe", "one.yaml", "it holds settings, which lvfl train"),
+        ("describe", "quickstart", "it holds settings, which lvfl train"),
+        *((name, "sweep", "it is a sweep's folder, which lvfl report takes") for name in ("train", "predict")),
+        ("predict", "table.csv", "a table, which lvfl describe takes"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_its_command(monkeypatch, capsys, tmp_path: Path, command, kind, answer):
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("id,label\n1,0\n")
+    Path("one.yaml").write_text("base: quickstart\n")
+    Path("swept.yaml").write_text("name: two\nbase: quickstart\ngrid: {seed: [1, 2]}\n")
+    Path("sweep").mkdir()
+    Path("sweep/sweep.json").write_text(json.dumps({}))
+    assert answer in told(monkeypatch, capsys, command, kind)
+
+
+@pytest.mark.parametrize("base", ["nosuch", "nosuch.yaml"])
+def test_a_bad_base_is_told_with_the_file_that_names_it(tmp_path: Path, base: str):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: {base}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(file)
+    assert str(error.value).startswith(f"{file}: base: {tmp_path / base}: ")
+
+
+def test_a_file_whose_name_ends_otherwise_is_the_one_beside(tmp_path: Path):
+    (tmp_path / "own.yaml").write_text("base: quickstart\n")
+    with pytest.raises(ConfigError, match=r"own.yml: cannot be read \(.*\); did you mean '.*own.yaml'"):
+        load_config(tmp_path / "own.yml")
+
+
+@pytest.mark.parametrize("address", ["[::1]:8080", "[2001:db8::7]:443", "127.0.0.1:80", "host.example:50051"])
+def test_an_address_of_either_kind_is_a_value(address: str):
+    assert load_config(Path("quickstart"), [f"network.server={address}"]).network.server == address
+
+
+def test_other_words_lead_to_settings():
+    assert [setting_named(word) for word in OTHER_WORDS.values()] == [*OTHER_WORDS.values()]
+    assert not {*OTHER_WORDS} & {*ExperimentConfig.model_fields}
