@@ -3,6 +3,7 @@
 Shapes: N rows in the file's order.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ KEY_SEPARATOR = "\x1f"
 """Separator of the columns of a key: ASCII's unit separator, which no key may contain."""
 LARGEST = 1e30
 """Largest magnitude of a number; its square, and so a column's variance, stays finite."""
+WRITTEN = (
+    r"^[+-]?[\d. ]*\d,\d+$|^[+-]?\d{1,3}([,'’]\d{3})+(\.\d+)?$"
+    r"|^[+-]?[$€£¥] ?[+-]?\d[\d.,'’ ]*$|^[+-]?\d[\d.,'’ ]*[$€£¥%]$"
+)
+"""Numbers as people write them: 1.234,5 or 17'396.99 or $12.50."""
 CONTROL = r"[\x00-\x1f]"
 NOTIFY_ROWS = 1 << 18
 """Rows between two calls of a reader's ``progress``."""
@@ -117,6 +123,8 @@ def _no_number(where: str, block: Block, name: str) -> TableError:
     where = f"{where}, row {block.row(index)}"
     if cell == name:
         return TableError(f"{where}: repeats the header; remove the row")
+    if re.match(WRITTEN, cell):  # not to be taken as missing: such cells are a column's largest values
+        return TableError(f"{where}: {cell[:40]!r} is no number; write digits and a decimal point alone: 1234.5")
     return TableError(
         f"{where}: {cell[:40]!r} is no number; name it under data.tables.OWNER.missing, or make the column a category "
         "or ignore"

@@ -18,7 +18,7 @@ from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import Block, Kept, TableError, is_number, open_blocks
-from vfl.data.tables.columns import as_text
+from vfl.data.tables.columns import WRITTEN, as_text
 
 MOST_VALUES = 10_000
 """Most different values that are counted; a text column with more is no use as a category."""
@@ -62,6 +62,8 @@ class ColumnSummary:
     missing: int = 0
     numbers: int = 0
     dates: int = 0
+    written: int = 0
+    """Count of numbers with a mark of thousands, a decimal comma, a currency or a percent sign."""
     commas: int = 0
     """Count of numbers with a decimal comma, or a comma between thousands."""
     low: float = math.inf
@@ -93,6 +95,7 @@ class ColumnSummary:
         if len(self.texts) <= SHOWN:
             self.texts.update(pc.unique(cells.filter(others)).to_pylist()[: SHOWN + 1])
         self.dates += _matching(cells, DATE)
+        self.written += _matching(cells.filter(others), WRITTEN)
         self.commas += _matching(cells, WITH_COMMA)
         if not self.first_text:
             index = others.index(True).as_py()
@@ -132,6 +135,12 @@ class ColumnSummary:
         """Whether it counts as a column of numbers."""
         return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
 
+    @property
+    def _marked(self) -> bool:
+        """Whether these would be numbers, were they not written with marks."""
+        amounts = self.written + self.numbers
+        return not self.mostly_numbers and self.written > 0 and amounts >= MOSTLY * (self.rows - self.missing)
+
     def proposal(self) -> tuple[ColumnKind, str]:
         """Return the proposed kind of the column, and a warning ("" if none)."""
         present = self.rows - self.missing
@@ -143,6 +152,8 @@ class ColumnSummary:
             return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
         if not self.mostly_numbers and self.commas and self.commas + self.numbers >= MOSTLY * present:
             return "ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5"
+        if self._marked:
+            return "ignore", f"holds numbers with marks (first {self.first_text}): write 1234.5 without them"
         if self.looks_like_key():
             return "ignore", "looks like a key"
         coded = f"has codes such as {self._code}, which are no amounts" if self.mostly_numbers and self._code else ""
@@ -158,6 +169,8 @@ class ColumnSummary:
         """Return whether nearly every row has its own value, and it is a row number, text, or named like a key."""
         # Only MOST_VALUES values are kept: a longer table must have that many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
+            return False
+        if self._marked:
             return False
         if not self.mostly_numbers or self._code:
             return True

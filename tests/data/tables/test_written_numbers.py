@@ -1,0 +1,38 @@
+"""Numbers as people write them: they are no key and no missing value."""
+
+from pathlib import Path
+
+import pytest
+
+from vfl.data.tables.columns import TableError, read_table
+from vfl.data.tables.describe import describe_table
+
+WRITTEN = ["1,{:03}.31", "17,{:03}.99", "${}.50", "17'{:03}.99", "17’{:03}.99", "€ {}", "{} €", "{}%", "-$1,{:03}.5"]
+
+
+def write(folder: Path, cells: list[str]) -> Path:
+    path = folder / "t.csv"
+    path.write_text("k;a\n" + "".join(f"r{row};{cell}\n" for row, cell in enumerate(cells)))
+    return path
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_written_numbers_look_like_no_key(tmp_path: Path, written: str):
+    (summary,) = describe_table(write(tmp_path, [written.format(row) for row in range(60)]), ["a"])
+    kind, why = summary.proposal()
+    assert (kind, summary.looks_like_key()) == ("ignore", False)
+    assert why.startswith("holds numbers with ")
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_few_written_numbers_are_not_to_be_taken_as_missing(tmp_path: Path, written: str):
+    path = write(tmp_path, [written.format(row) if row > 98 else str(row) for row in range(100)])
+    with pytest.raises(TableError, match=r"row 101: .* is no number; write digits and a decimal") as told:
+        read_table(path, {"a": "number"}, [("k",)])
+    assert "missing" not in str(told.value)
+
+
+@pytest.mark.parametrize("code", ["A{:05}", "1.2.{}", "12-{:04}", "555 123 {:03}"])
+def test_codes_that_are_no_amounts_still_look_like_a_key(tmp_path: Path, code: str):
+    (summary,) = describe_table(write(tmp_path, [code.format(row) for row in range(60)]), ["a"])
+    assert summary.looks_like_key()
