@@ -22,7 +22,7 @@ MOST_SHOWN = 1000
 
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
+    parser.add_argument("file", type=Path, metavar="FILE", help="CSV, also compressed, or Parquet")
     parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted: no feature")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="output file; must not exist")
 

@@ -1,4 +1,4 @@
-"""Files of a table as blocks of cells: CSV, gzipped CSV and Parquet, read in bounded memory by pyarrow.
+"""Files of a table as blocks of cells: CSV, also compressed, and Parquet, read in bounded memory by pyarrow.
 
 A block has at most some thousand rows. Text is stripped of white space; text in `MISSING` counts as missing. All cells
 of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header being row 1 of a CSV
@@ -9,7 +9,7 @@ import csv
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -35,8 +35,22 @@ RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (
 """Message of pyarrow for a row that has more or fewer cells than the header."""
 JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[\[{]\s*([\[{\"]|$)")
 """Start of the first line of JSON."""
-FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
-"""Unreadable formats by the first bytes of their files."""
+COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh[1-9]1AY&SY": "bz2", rb"\x28\xb5\x2f\xfd": "zstd"}
+"""Compressions of a CSV file that are read as they are, by patterns of its first bytes."""
+FOREIGN = {
+    b"PK\x03\x04": "a ZIP or Excel file",
+    b"\xd0\xcf\x11\xe0": "an old Excel file",
+    b"\xff\xfe|\xfe\xff": "UTF-16 text",
+    b"ORC[^\x00]*[\x00-\x08]": "an ORC file",
+    b"ARROW1\x00": "an Arrow file",
+    b"SQLite format 3": "an SQLite file",
+    b"\xfd7zXZ": "an xz file; unpack it",
+}
+"""Unreadable formats by patterns of the first bytes of their files."""
+STARTS = 16
+"""First bytes of a file that tell its format."""
+SEPARATOR_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=([,;\t|])\r?$")
+"""First line of a file for Excel, above the header."""
 
 
 Kept = Mapping[str, Collection[str]]
@@ -54,6 +68,8 @@ class Block:
     start: int
     """Row in the file of the block's first row."""
     columns: Mapping[str, Column]
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Types of columns that hold no cells of a table, such as lists; they are empty in ``columns``."""
 
     def row(self, index: int) -> int:
         """Return the row in the file of the block's row ``index``."""
@@ -75,13 +91,15 @@ def open_blocks(
     for a file that does not exist, is not a table, lacks a column or has one twice.
     """
     try:
+        _refuse_other_than_file(path)
         with path.open("rb") as file:
-            start = file.read(4)
+            start = file.read(STARTS)
         for mark, what in FOREIGN.items():
-            if start.startswith(mark):
-                raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
+            if re.match(mark, start):
+                fix = "" if ";" in what else "; save it as CSV in UTF-8, or as Parquet"
+                raise TableError(f"{path}: is {what}{fix}")
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
-        if start == b"PAR1":
+        if start[:4] == b"PAR1":
             blocks = _parquet_blocks(path, columns, kept)
         else:
             blocks = _csv_blocks(path, columns, start, set(numbers) - kept.keys(), kept)
@@ -90,6 +108,16 @@ def open_blocks(
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    if path.is_dir():
+        fix = (
+            "write its parts as one file, as pyarrow.parquet.write_table(pyarrow.parquet.read_table(FOLDER), FILE) does"
+        )
+        raise TableError(f"{path}: cannot be read: it is a folder; {fix}")
+    if path.exists() and not path.is_file():  # a pipe gives its rows once, and blocks whoever asks again
+        raise TableError(f"{path}: is no regular file, and it is read more than once; write it to a file first")
 
 
 def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
@@ -103,7 +131,7 @@ def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
             found = pc.is_in(pc.cast(cells, pa.string()), value_set=pa.array(words, pa.string()))
         return pc.if_else(found, None, cells)
 
-    return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()})
+    return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()}, block.others)
 
 
 def column_names(path: Path) -> list[str]:
@@ -132,9 +160,15 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None, kept: Kept) -> It
         wanted = _wanted(path, names, columns)
         if file.metadata.num_rows == 0:
             raise TableError(f"{path}: holds no row")
+        # Asked for by name, they are refused below.
+        kinds = {name: file.schema_arrow.field(name).type for name in wanted} if columns is None else {}
+        others = {name: str(kind) for name, kind in kinds.items() if _is_foreign(kind)}
+        read = [name for name in wanted if name not in others]
         row = 1
-        for batch in file.iter_batches(BLOCK_ROWS, columns=wanted):
-            yield Block(row, {name: plain(path, name, batch.column(name), kept.get(name, ())) for name in wanted})
+        for batch in file.iter_batches(BLOCK_ROWS, columns=read):
+            cells = dict.fromkeys(wanted, pa.nulls(batch.num_rows))
+            cells |= {name: plain(path, name, batch.column(name), kept.get(name, ())) for name in read}
+            yield Block(row, cells, others)
             row += batch.num_rows
 
 
@@ -151,9 +185,13 @@ def plain(path: Path | str, name: str, cells: Column, kept: Collection[str] = ()
         return pc.if_else(pc.is_nan(cells), None, cells)  # a cell that is missing stays so: is_nan(null) is null
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return cells
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if _is_foreign(kind):
         raise TableError(f"{path}: column {name!r} holds {kind}; a column holds numbers, text, dates or booleans")
     return _text(cells, kept)
+
+
+def _is_foreign(kind: Any) -> bool:
+    return pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _of_decimals(cells: Column) -> Column:
@@ -167,19 +205,18 @@ def _of_decimals(cells: Column) -> Column:
 def _csv_blocks(
     path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str], kept: Kept
 ) -> Iterator[Block]:
-    compression = "gzip" if start.startswith(b"\x1f\x8b") else None
-    header = _header(path, compression)
-    unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
-    separator = max(SEPARATORS, key=unquoted.count)
+    compression = next((name for mark, name in COMPRESSED.items() if re.match(mark, start)), None)
+    header, separator, above = _header(path, compression)
     read = pa_csv.ReadOptions(
         use_threads=False,  # threads do not count rows
         block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
+        skip_rows=above,
     )
     # No invalid_row_handler: pyarrow's thread that would call it may outlive the interpreter, which aborts the process.
     parse = pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=True)
     try:
         # The file is opened twice: the types below are given by name, as the header writes the names.
-        names = _names(path, compression, separator)
+        names = _names(path, compression, separator, above)
         wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
         done = 0
         for parsed in (numbers, ()):
@@ -189,7 +226,7 @@ def _csv_blocks(
             try:
                 with pa.input_stream(str(path), compression=compression) as stream:
                     reader = pa_csv.open_csv(stream, read, parse, convert)
-                    for block in islice(_csv_rows(path, reader, wanted, parsed, kept), done, None):
+                    for block in islice(_csv_rows(path, reader, wanted, parsed, kept, 2 + above), done, None):
                         yield block
                         done += 1
                 return
@@ -199,15 +236,21 @@ def _csv_blocks(
             # A cell is no number, or has to be stripped first: from its block on, which is the same bytes in a second
             # reading, all cells are text. So errors can tell cell and row.
     except ArrowInvalid as error:
+        if "straddling object" in str(error):
+            long = f"a row is longer than {read.block_size >> 20} MB"
+            raise TableError(f"{path}: {long}; is a quote left open? else shorten the cell") from None
         if not (ragged := RAGGED.match(str(error))):
             raise
-        raise TableError(f"{path}: row {ragged[1]} has {ragged[3]} cells instead of {ragged[2]}") from None
+        what = f"row {ragged[1]} has {ragged[3]} cells instead of {ragged[2]}"
+        more = int(ragged[2]) == 1 < int(ragged[3])
+        above = f"; is its first line, {header.strip()[:40]!r}, no header? remove what is above it" if more else ""
+        raise TableError(f"{path}: {what}{above}") from None
 
 
 def _csv_rows(
-    path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str], kept: Kept
+    path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str], kept: Kept, first: int
 ) -> Iterator[Block]:
-    row = 2
+    row = first
     for batch in reader:
         if batch.num_rows:
             cells = {name: batch.column(raw) for name, raw in wanted.items()}
@@ -217,14 +260,20 @@ def _csv_rows(
                 cells |= dict(zip(names, decoded, strict=True))
             yield Block(row, cells)
         row += batch.num_rows
-    if row == 2:
+    if row == first:
         raise TableError(f"{path}: holds no row below its header")
 
 
-def _header(path: Path, compression: str | None) -> str:
-    """Return the first line. Raises TableError for an empty file or a line that is not UTF-8."""
+def _header(path: Path, compression: str | None) -> tuple[str, str, int]:
+    """Return the header, the separator of its cells, and the number of lines above it.
+
+    Raises TableError for an empty file or a header that is not UTF-8.
+    """
     with pa.input_stream(str(path), compression=compression) as stream:
-        line = stream.read(BLOCK_BYTES).split(b"\n")[0]
+        line, *lines = stream.read(BLOCK_BYTES).split(b"\n", 3)
+    named = SEPARATOR_LINE.match(line)
+    if named and lines:
+        line, *lines = lines
     if not line.strip():
         raise TableError(f"{path}: is empty, or its first line is; it needs a header and a row per sample")
     if b"\x00" in line:
@@ -232,18 +281,28 @@ def _header(path: Path, compression: str | None) -> str:
     if JSON.match(line):
         raise TableError(f"{path}: is JSON; save it as CSV in UTF-8, or as Parquet")
     try:
-        return line.decode("utf-8-sig")
+        header = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise TableError(f"{path}: row 1, the header, is not UTF-8 text; convert the file") from None
+    if named:
+        return header, named[2].decode(), 1
+    # Names may hold other separators: the cells of the next row are as many.
+    above, below = (_unquoted(each) for each in (header, lines[0].decode("utf-8", "replace") if lines else ""))
+    agreed = [each for each in SEPARATORS if 0 < above.count(each) == below.count(each)]
+    return header, max(agreed or SEPARATORS, key=above.count), 0
 
 
-def _names(path: Path, compression: str | None, separator: str) -> dict[str, str]:
+def _unquoted(line: str) -> str:
+    return "".join(line.split('"')[::2])  # every second piece lies within quotes: separators there do not count
+
+
+def _names(path: Path, compression: str | None, separator: str, above: int) -> dict[str, str]:
     """Return the columns' names, stripped of white space, and the names in the header."""
     with (
         pa.input_stream(str(path), compression=compression) as stream,
         TextIOWrapper(stream, "utf-8-sig", "replace", newline="") as text,
     ):
-        rows = csv.reader(cast(Iterable[str], text), delimiter=separator)
+        rows = csv.reader(islice(cast(Iterable[str], text), above, None), delimiter=separator)
         raw = next(row for row in rows if row)  # pyarrow would guess each column's type, too
     names = [name.strip() for name in raw]
     _check_names(path, names)
@@ -267,6 +326,7 @@ def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> 
     for name in columns:
         if name not in known:
             header = "; does the file have a header?" if any(map(is_number, names)) else ""
+            header = "; is its first line no header? remove what is above it" if len(names) == 1 else header
             raise TableError(f"{path}: has no column {name!r}; it has {', '.join(names[:12])}{header}")
     return list(dict.fromkeys(columns))  # a column of a key may be a feature as well, or in two keys
 

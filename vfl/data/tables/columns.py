@@ -27,6 +27,8 @@ WRITTEN = (
 )
 """Numbers as people write them: 1.234,5 or 17'396.99 or $12.50."""
 CONTROL = r"[\x00-\x1f]"
+TIME = r"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.0+|(\.\d*[1-9])0+)(Z?)$"
+"""A time whose fraction of a second ends with zeros: the unit in which a file holds it, and no part of a key."""
 NOTIFY_ROWS = 1 << 18
 """Rows between two calls of a reader's ``progress``."""
 
@@ -149,7 +151,10 @@ def _codes(where: str, block: Block, name: str, places: dict[str, int]) -> npt.N
     for index, each in enumerate(names):
         if "\n" in each:
             row = block.row(encoded.indices.index(index).as_py())
-            raise TableError(f"{where}, row {row}: holds a line end; is a quote left open?")
+            raise TableError(
+                f"{where}, row {row}: holds a line end; is a quote left open? else write it without, or ignore the "
+                "column"
+            )
     of_name = [places.setdefault(each, len(places)) for each in names]
     indices = np.asarray(pc.fill_null(encoded.indices, -1))
     # Index -1 of a missing cell picks the last element, which is the appended -1.
@@ -179,8 +184,8 @@ def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
     """Return the keys of a block as text [rows], which are compared byte for byte.
 
     A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits, also one held as
-    floating point if no other is rounded to it. Several columns are joined by `KEY_SEPARATOR`. Raises TableError for a
-    key that is missing or neither text nor a whole number.
+    floating point if no other is rounded to it; a time has no zeros at the end of its fraction. Several columns are
+    joined by `KEY_SEPARATOR`. Raises TableError for a key that is missing or neither text nor a whole number.
     """
     parts: list[Any] = []
     for name in key:
@@ -197,5 +202,5 @@ def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():
             row = block.row(pc.match_substring_regex(text, CONTROL).index(True).as_py())
             raise TableError(f"{where}, row {row}: holds a line end or control character; is a quote left open?")
-        parts.append(text)
+        parts.append(pc.replace_substring_regex(text, TIME, r"\1\2\3"))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, KEY_SEPARATOR)

@@ -75,6 +75,8 @@ class ColumnSummary:
     """Different values that are no numbers, at most `SHOWN` + 1."""
     first_text: str = ""
     """The first value that is not a number, with its row."""
+    foreign: str = ""
+    """The column's type where it holds no cells of a table, such as lists."""
 
     def add(self, block: Block, cells: Column, amounts: np.ndarray, others: Column) -> None:
         """Add a block's cells to the summary; ``amounts`` and ``others`` as in ``_amounts``."""
@@ -144,6 +146,8 @@ class ColumnSummary:
     def proposal(self) -> tuple[ColumnKind, str]:
         """Return the proposed kind of the column, and a warning ("" if none)."""
         present = self.rows - self.missing
+        if self.foreign:
+            return "ignore", f"holds {self.foreign}; a column holds numbers, text, dates or booleans"
         if present == 0:
             return "ignore", "holds no value"
         if len(self.values) == 1 and self.missing == 0:
@@ -197,6 +201,7 @@ def describe_table(
                 if name not in summaries:
                     summaries[name] = ColumnSummary(name)
                 summaries[name].add(block, cells, own, texts)
+                summaries[name].foreign = block.others.get(name, "")
             progress(block.start)
     return list(summaries.values())
 

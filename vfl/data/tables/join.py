@@ -24,6 +24,9 @@ from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.matching_result import keys_digest, read_match
 
+BLANK = r"[\p{Z}\p{Cf}]"
+"""What is not seen in a key: spaces of all kinds, and characters without width."""
+
 Groups = npt.NDArray[np.str_]
 
 
@@ -71,12 +74,16 @@ def join(
         known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
         wanted = tables[leader].keys[first.keys.get(owner, key_of(first))].take(pa.array(kept))
         found = pc.index_in(wanted, value_set=known)
+        alike = _alike(wanted.filter(pc.is_null(found)), known) if found.null_count else None
+        hint = (
+            f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}"
+            if alike
+            else ""
+        )
         if found.null_count == len(found) and not keep_all:
-            raise TableError(
-                f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
-            )
-        if found.null_count and (alike := _alike(wanted.filter(pc.is_null(found)), known)):
-            hints.append(f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}")
+            what = f"no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
+            raise TableError(f"{tables[owner].path}: {'; '.join(filter(None, [what, hint]))}")
+        hints.append(hint)
         # found: places in `own`. Where there is none, -1 picks the last element, which is the appended -1.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
@@ -203,8 +210,9 @@ def _alike(lacking: Column, known: Column) -> tuple[int, str, str] | None:
 
 
 def _plainly(keys: Column) -> Column:
-    """Return keys without leading zeros, a decimal point with nothing but zeros after it, and capital letters."""
-    return pc.utf8_ltrim(pc.replace_substring_regex(pc.utf8_lower(keys), r"\.0*$", ""), characters="0")
+    """Return keys without leading zeros, a decimal point with only zeros after it, capital letters and blanks."""
+    dense = pc.replace_substring_regex(pc.utf8_lower(keys), BLANK, "")
+    return pc.utf8_ltrim(pc.replace_substring_regex(dense, r"\.0*$", ""), characters="0")
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:
