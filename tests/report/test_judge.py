@@ -132,6 +132,8 @@ def test_where_all_that_saves_loses_too_much_the_advice_says_so(sweep: Path):
     worse = max(subject.variants, key=lambda each: lost(each, subject.reference))
     alone = replace(subject, variants=(subject.reference, worse))
     assert advice(alone) == f"Choose {subject.reference.label}: every cheaper setting is worse by more than 1.0 points."
+    once = replace(alone, variants=tuple(replace(each, runs=each.runs[:1]) for each in alone.variants))
+    assert "one seed cannot tell a difference from noise" in advice(once)
 
 
 def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):
