@@ -240,8 +240,10 @@ def advice(subject: Subject) -> str:
     if not subject.saves or not run.exists():
         return ""
     if best is reference:
-        nearest = min((each for each in subject.variants if each is not best), key=lambda each: lost(each, best))
-        remark = noise(nearest, best)
+        nearest = min(
+            (each for each in subject.variants if each is not best), key=lambda each: lost(each, best), default=None
+        )
+        remark = noise(nearest, best) if nearest else ""
         worse = f"every cheaper setting is worse by more than {ADVISED:.1f} {_unit(subject)}"
         return f"Choose {best.label}: {worse}{f' ({remark})' if remark else ''}."
     remark = noise(best, reference)
