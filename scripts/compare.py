@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from vfl.config.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
 
 if TYPE_CHECKING:
-    from vfl.compare.compare import Comparison
+    from vfl.comparison.compare import Comparison
     from vfl.config import ExperimentConfig
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from vfl.compare.compare import experiment_of
+    from vfl.comparison.compare import experiment_of
     from vfl.config import ConfigError, load_config
 
     if arguments.table is None:
@@ -108,7 +108,7 @@ def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comp
 
 def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare with all tables in this process."""
-    from vfl.compare.compare import compare_models
+    from vfl.comparison.compare import compare_models
     from vfl.runs.run_folder import choose_run_dir
 
     config = read_experiment(arguments)

@@ -17,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import vfl
 from vfl.config.components import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +47,7 @@ FLOORS = (
     {"vfl.data", "vfl.compression"},
     {"vfl.core", "vfl.horizontal"},
     {"vfl.predict"},
-    {"vfl.audit", "vfl.compare", "vfl.plan"},
+    {"vfl.audit", "vfl.comparison", "vfl.plan"},
     {"vfl.api"},
     {"vfl.parties.network"},
     {"vfl.parties.launch"},
@@ -144,6 +145,12 @@ def test_a_room_imports_only_rooms_below_it():
         if floor[room(name)] >= floor[room(dotted(path))]
     ]
     assert wrong == []
+
+
+def test_no_room_takes_a_public_name():
+    """Once such a room is imported, ``vfl.NAME`` would be the room."""
+    rooms = {path.name.removesuffix(".py") for path in (ROOT / "vfl").iterdir()}
+    assert rooms & set(vfl.__all__) == set()
 
 
 def test_nothing_imports_the_tests_and_only_two_commands_the_laboratory():

@@ -11,7 +11,7 @@ PUBLIC = {
     # Named, not imported: the parties are above this package.
     **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "vfl.api.estimators"),
     **dict.fromkeys(("Party", "fit"), "vfl.api.fit"),
-    "compare": "vfl.compare.compare",
+    "compare": "vfl.comparison.compare",
 }
 """The module of each public name."""
 

@@ -7,6 +7,6 @@ from vfl.api.train import ConfigError as ConfigError
 from vfl.api.train import Run as Run
 from vfl.api.train import report as report
 from vfl.api.train import train as train
-from vfl.compare.compare import compare as compare
+from vfl.comparison.compare import compare as compare
 
 __all__: list[str]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.compare.compare import Comparison, JointAnswers, ask, comparison_of, predicted_alone
+from vfl.comparison.compare import Comparison, JointAnswers, ask, comparison_of, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import check_aligned

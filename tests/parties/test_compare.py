@@ -11,9 +11,9 @@ from two_tables import sections_of_branches, write_branches
 
 import vfl
 from scripts.compare import add_arguments, read_experiment
-from vfl.compare.compare import _difference, compare_models
-from vfl.compare.importance import column_importance
-from vfl.compare.train_on_split import only
+from vfl.comparison.compare import _difference, compare_models
+from vfl.comparison.importance import column_importance
+from vfl.comparison.train_on_split import only
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.console import OneLineParser
 from vfl.core.local import build_in_process

@@ -8,8 +8,8 @@ from conftest import small_config
 from sklearn.metrics import roc_auc_score
 from two_tables import sections_of, write_tables
 
-from vfl.compare.compare import _difference
-from vfl.compare.importance import metric_of
+from vfl.comparison.compare import _difference
+from vfl.comparison.importance import metric_of
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Task

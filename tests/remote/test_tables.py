@@ -10,7 +10,7 @@ from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, write_tables
 
-from vfl.compare.importance import column_importance
+from vfl.comparison.importance import column_importance
 from vfl.core.local import build_in_process
 from vfl.data.tables.source import Tables
 from vfl.parties.network.tls.certificates import SERVER

@@ -25,8 +25,8 @@ from torch import Tensor
 from vfl.base.amounts import amount
 from vfl.base.metrics import LOWER_IS_BETTER, title
 from vfl.base.random import generator
-from vfl.compare.importance import column_importance, metric_of
-from vfl.compare.train_on_split import of_one, only, train_on
+from vfl.comparison.importance import column_importance, metric_of
+from vfl.comparison.train_on_split import of_one, only, train_on
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
