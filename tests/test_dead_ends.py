@@ -11,6 +11,7 @@ from vfl.config import ConfigError, load_config
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.files import setting_named
 from vfl.config.other_words import OTHER_WORDS
+from vfl.runs.loop import TrainingLoop
 
 
 def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -37,6 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("compare quickstart --batch-size 8", "write training.batch_size=8;"),
         ("train quickstart --run-dirs x", "did you mean '--run-dir'?"),
         ("predict runs --outt x", "did you mean '--out'?"),
+        ("train quickstart --resume runs/old", "place of CONFIG: lvfl train --resume runs/old"),
         ("train quickstart.yml", "did you mean 'quickstart'?"),
         ("train quickstart training.optimizer.lr=1", "did you mean 'training.optimizer.learning_rate'?"),
         ("train quickstart early_stopping=3", "did you mean 'training.patience'?"),
@@ -97,3 +99,21 @@ def test_an_address_of_either_kind_is_a_value(address: str):
 def test_other_words_lead_to_settings():
     assert [setting_named(word) for word in OTHER_WORDS.values()] == [*OTHER_WORDS.values()]
     assert not {*OTHER_WORDS} & {*ExperimentConfig.model_fields}
+
+
+def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_saved(monkeypatch, capsys, tmp_path):
+    """A run begun so is resumed from round 0, and says so."""
+
+    def interrupted(loop: TrainingLoop) -> None:
+        raise KeyboardInterrupt
+
+    def train(*more: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["lvfl", "train", "quickstart", "--run-dir", str(tmp_path / "run"), *more])
+        return main()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoop, "run", interrupted)
+        assert train() == 130
+        assert capsys.readouterr().err == "interrupted before the first checkpoint: nothing was saved\n"
+        assert train("--resume") == 130
+    assert "no checkpoint is saved; begins with round 0" in capsys.readouterr().out

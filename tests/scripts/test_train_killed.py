@@ -278,7 +278,7 @@ def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second
 def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupted):
     runner = make_runner(2)
     ended = runner(("update", UPDATES + 1, "SIGINT"), ("half a file", files_until(0) + 3, "SIGINT"))
-    assert (ended.code, ended.err) == (130, "interrupted; what was saved stays\n")
+    assert (ended.code, ended.err) == (130, "interrupted before the first checkpoint: nothing was saved\n")
     assert runner.saved_rounds == []
     check_finished(runner, runner(resume=True), uninterrupted)
 

@@ -243,9 +243,9 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callabl
 
         _say(told(f"error: {one_line(error)}{component_hint(error)}"))
         return failure_code(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if speaks():
-            print(told("interrupted; what was saved stays"), file=sys.stderr)
+            print(told(str(interrupt) or "interrupted; what was saved stays"), file=sys.stderr)
         return INTERRUPTED
     except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
         cause = _cause(error)

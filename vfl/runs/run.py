@@ -82,6 +82,8 @@ def run_experiment(
         with only_process_in(run_dir):
             update_config(run_dir, config)  # not in `open_run`: another process may still be training there
             store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
+            if resume and not store.rounds():
+                console.print("--resume: no checkpoint is saved; begins with round 0")
             return train(built, config, stage, store, extra_callbacks)
     finally:
         if chooses:  # the next run of this process chooses anew
@@ -132,6 +134,10 @@ def train(
             if finished and first:
                 write_summary(run_dir, summary)
             workers.wait_for_all()  # torchrun ends the others as soon as one has ended by a signal
+        except KeyboardInterrupt:
+            if store.rounds():
+                raise
+            raise KeyboardInterrupt("interrupted before the first checkpoint: nothing was saved") from None
         except CheckpointWriteError:  # an OSError that says by itself what is left and what to do
             raise
         except OSError as error:
