@@ -45,7 +45,7 @@ class TableConfig(Section):
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
     not_missing: dict[str, Words] = Field(default={})
-    """By column, words that stand for themselves there although they count as missing elsewhere: {continent: [NA]}."""
+    """Words, by column, that stand for themselves there although they count as missing elsewhere: {continent: [NA]}."""
     keys: dict[str, KeyColumns] = Field(default={})
     """Label owner only: columns by which another owner knows the sample, if they are not ``key``; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"

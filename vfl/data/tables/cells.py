@@ -54,7 +54,7 @@ SEPARATOR_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=([,;\t|])\r?$")
 
 
 Kept = Mapping[str, Collection[str]]
-"""By column, words that do not count as missing there."""
+"""Words, by column, that do not count as missing there."""
 
 
 class TableError(ValueError):

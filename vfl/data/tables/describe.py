@@ -134,12 +134,12 @@ class ColumnSummary:
 
     @property
     def mostly_numbers(self) -> bool:
-        """Whether it counts as a column of numbers."""
+        """Return whether it counts as a column of numbers."""
         return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
 
     @property
     def _marked(self) -> bool:
-        """Whether these would be numbers, were they not written with marks."""
+        """Return whether these would be numbers, were they not written with marks."""
         amounts = self.written + self.numbers
         return not self.mostly_numbers and self.written > 0 and amounts >= MOSTLY * (self.rows - self.missing)
 

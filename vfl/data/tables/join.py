@@ -25,7 +25,7 @@ from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_
 from vfl.data.tables.matching_result import keys_digest, read_match
 
 BLANK = r"[\p{Z}\p{Cf}]"
-"""What is not seen in a key: spaces of all kinds, and characters without width."""
+"""Characters that are not seen in a key: spaces of all kinds, and characters without width."""
 
 Groups = npt.NDArray[np.str_]
 
