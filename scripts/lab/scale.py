@@ -54,7 +54,7 @@ def seconds_per_run(executor: AnyExecutor) -> tuple[float, float]:
     """Train two runs, so that everything is imported, then RUNS; return their seconds and CPU seconds per run."""
     with tempfile.TemporaryDirectory() as folder:
         for name, runs in (("warm", 2), ("timed", RUNS)):
-            sweep = Sweep(name, TINY, tuple({"seed": seed} for seed in range(runs)), None, Resources(cpus=1))
+            sweep = Sweep(name, TINY, tuple({"seed": seed} for seed in range(runs)), Resources(cpus=1))
             started_s, before_s = time.perf_counter(), computed_s()
             train_sweep(sweep, Path(folder) / name, executor, Console(quiet=True), keep_checkpoints=False)
             CONSOLE.print(f"  {name}: {runs} runs in {time.perf_counter() - started_s:.1f} s")

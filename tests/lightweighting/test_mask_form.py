@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ IMAGE, ROW = (2, 8, 8), (12,)
 class Wired(nn.Module):
     """Named layers; `wiring` says what happens between them."""
 
-    def __init__(self, wiring: Callable[[nn.Module, Tensor], Tensor], **layers: nn.Module) -> None:
+    def __init__(self, wiring: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
         super().__init__()
         self.wiring = wiring
         for name, layer in layers.items():
@@ -52,14 +53,14 @@ def halves_multiplied(hidden: Tensor) -> Tensor:
     return left * right.sigmoid()
 
 
-def attending(m: nn.Module, x: Tensor) -> Tensor:
+def attending(m: Any, x: Tensor) -> Tensor:
     tokens = x.view(len(x), 3, 4)
     q, k, v = (layer(tokens).view(len(x), 3, 2, 8).transpose(1, 2) for layer in (m.q, m.k, m.v))
     mixed = (q @ k.transpose(2, 3)).softmax(-1) @ v
     return m.c(mixed.transpose(1, 2).reshape(len(x), 48))
 
 
-def two_concatenated(m: nn.Module, x: Tensor) -> Tensor:
+def two_concatenated(m: Any, x: Tensor) -> Tensor:
     a = m.a(x).relu()
     b = m.b(torch.cat([x, a], 1)).relu()
     return m.c(torch.cat([x, a, b], 1))
@@ -152,7 +153,7 @@ class Excited(nn.Module):
         return self.c(self.b(h).relu().mean((2, 3)))
 
 
-def siamese(m: nn.Module, x: Tensor) -> Tensor:
+def siamese(m: Any, x: Tensor) -> Tensor:
     left, right = (m.b(m.a(half).relu()).relu() for half in x.chunk(2, 1))
     return m.c((left - right).abs())
 

@@ -93,7 +93,7 @@ def test_a_category_with_a_line_end_says_what_to_do(tmp_path: Path):
     (path := tmp_path / "t.csv").write_text('k,a,b\n1,2,"x\ny"\n')
     with pytest.raises(TableError, match=r"line end; is a quote left open.*or ignore the column"):
         read_table(path, {"b": "category"}, [("k",)])
-    assert isinstance(read_table(path, KINDS | {"b": "ignore"}, [("k",)]).columns["a"], Numbers)
+    assert isinstance(read_table(path, KINDS | dict[str, ColumnKind](b="ignore"), [("k",)]).columns["a"], Numbers)
 
 
 def test_columns_that_hold_no_cells_are_left_out(tmp_path: Path):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vfl.config import parse_config
+from vfl.config.tables import ColumnKind
 from vfl.data.source import Split, open_source
 from vfl.data.tables.cells import MISSING, TableError
 from vfl.data.tables.columns import Categories, read_table
@@ -53,7 +54,7 @@ def test_a_word_of_a_label_is_told_and_can_be_kept(tmp_path: Path, kind: str, wo
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_kept_word_is_a_category_in_its_column_alone(tmp_path: Path, kind: str):
     path = table_file(tmp_path, kind, continent=some("NA", "EU"), other=some("NA", "EU"), third=some("null", "b"))
-    kinds = dict.fromkeys(("continent", "other", "third"), "category")
+    kinds: dict[str, ColumnKind] = {"continent": "category", "other": "category", "third": "category"}
     table = read_table(path, kinds, [("k",)], missing=["EU"], kept={"continent": ["NA", "EU"], "third": ["NA"]})
     names = {name: column.names for name, column in table.columns.items() if isinstance(column, Categories)}
     assert names == {"continent": ("NA", "EU"), "other": (), "third": ("b",)}
