@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.config.console import DONE, PLAIN, OneLineParser, command
+from vfl.console import DONE, PLAIN, OneLineParser, command
 
 SERVER_ROWS = Path()
 """``--rows`` without a file, as the server has it."""

@@ -15,7 +15,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:

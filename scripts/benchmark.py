@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.config.console import DONE, OneLineParser, exit_code
+from vfl.console import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
 """Columns of the tables if there is no terminal."""

@@ -22,7 +22,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command
+from vfl.console import DONE, OneLineParser, ShowConsole, command
 from vfl.parties.network.tls import folders
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CA_KEY, CERTIFICATE, DENY, KEY, REQUEST

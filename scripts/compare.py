@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
 
 if TYPE_CHECKING:
     from vfl.comparison.compare import Comparison

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.base.errors import printable
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 MOST_SHOWN = 1000
 """Largest number of columns shown; drawing a table of far more takes longer than reading it."""

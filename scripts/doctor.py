@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.config.console import BAD_INPUT, DONE, LOST, OneLineParser, command
+from vfl.console import BAD_INPUT, DONE, LOST, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:

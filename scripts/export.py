@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:

@@ -9,7 +9,7 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later 
 import argparse
 import sys
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from vfl.config.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import inert, write_csv
 
 if TYPE_CHECKING:

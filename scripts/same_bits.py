@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from vfl.config import ConfigError
-from vfl.config.console import DONE, OneLineParser, command
+from vfl.console import DONE, OneLineParser, command
 from vfl.runs.atomic import write_atomically
 
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for scripts.lab: a script's own folder is there

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.config.console import DONE, TEXT, OneLineParser, command
+from vfl.console import DONE, TEXT, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:

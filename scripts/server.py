@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.config.console import TEXT, OneLineParser, command
+from vfl.console import TEXT, OneLineParser, command
 
 
 def add_arguments(parser: OneLineParser) -> None:

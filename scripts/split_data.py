@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.base.errors import ConfigError
-from vfl.config.console import DONE, OneLineParser, command
+from vfl.console import DONE, OneLineParser, command
 
 SECRET_BYTES = 32
 

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command
+from vfl.console import DONE, OneLineParser, ShowConsole, command
 
 
 def add_arguments(parser: OneLineParser) -> None:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.config.console import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
+from vfl.console import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
 
 
 def add_arguments(parser: OneLineParser) -> None:

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError
-from vfl.config.console import JSON, LOGS, PLAIN, TEXT, command, exit_code, numbers_table, print_table
+from vfl.console import JSON, LOGS, PLAIN, TEXT, command, exit_code, numbers_table, print_table
 from vfl.runs.run_folder import only_process_in
 
 PRINTER = """
 import sys, time
 from pathlib import Path
-from vfl.config.console import ShowConsole
+from vfl.console import ShowConsole
 console = ShowConsole()
 console.print("first")
 sys.stdin.readline()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vfl.config import parse_config
-from vfl.config.console import ShowConsole
+from vfl.console import ShowConsole
 from vfl.data.sources import published
 from vfl.data.sources.image_folder import load_image_folder
 from vfl.reports.runs import load_subject

@@ -8,8 +8,8 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
-from vfl.config.console import OneLineParser
 from vfl.config.removed import REMOVED_COMMANDS
+from vfl.console import OneLineParser
 
 COMMANDS = {
     "train": "train one experiment",

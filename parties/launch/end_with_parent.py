@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from vfl.config.console import LOST
+from vfl.console import LOST
 
 FAREWELL_S = 20.0
 """Seconds to end the round and save it; after that the last checkpoint must do."""

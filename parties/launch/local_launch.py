@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.console import PLAIN
 from vfl.config.files import lay_over
+from vfl.console import PLAIN
 from vfl.core.local import build_in_process
 from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
-from vfl.config.console import BAD_INPUT, TRY_LATER
+from vfl.console import BAD_INPUT, TRY_LATER
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CERTIFICATE, KEY
 from vfl.parties.network.tls.folders import issue, make_authority

@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.console import DONE
 from vfl.config.tables import TableConfig
+from vfl.console import DONE
 from vfl.data.tables.matching_input import of_rows, own_keys
 from vfl.data.tables.matching_result import read_match
 from vfl.messages.messages import Kind, Message, MessageError

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vfl.base.errors import one_line
-from vfl.config.console import DONE, INTERRUPTED, failure_code
+from vfl.console import DONE, INTERRUPTED, failure_code
 from vfl.parties.network.tls.certificates import Peer
 from vfl.runs.atomic import naming
 

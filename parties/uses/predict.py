@@ -16,7 +16,7 @@ from torch import Tensor
 from vfl.base.digest import check_same_data
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.console import DONE
+from vfl.console import DONE
 from vfl.core.build import build_joint_model, build_roster
 from vfl.core.joint_model import SplitModel
 from vfl.core.server import OWNER

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from scripts.lab.measures import MACS, SENT, Effect, Measure, measured, relative_cost, summary_of_methods
 from vfl.base.errors import ConfigError
-from vfl.config.console import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.config.files import read_yaml
 from vfl.config.settings import Section
+from vfl.console import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
 

@@ -16,8 +16,8 @@ from scripts.lab.studies.command import add_study_arguments, run_study, whole_nu
 from scripts.lab.studies.flare.page import write_results
 from scripts.lab.studies.flare.studies import DEADLINES_S, Scale, make_runs
 from vfl.config import ConfigError
-from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config.files import parse_overrides
+from vfl.console import OneLineParser, ShowConsole, command, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:

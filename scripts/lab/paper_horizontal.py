@@ -14,7 +14,7 @@ import sys
 from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.comparison import write_results
 from scripts.lab.studies.study import horizontal_studies, make_runs
-from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import OneLineParser, ShowConsole, command, to_stderr
 
 
 def add_arguments(parser: OneLineParser) -> None:

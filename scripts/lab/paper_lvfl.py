@@ -17,8 +17,8 @@ from scripts.lab.studies.command import add_study_arguments, run_study, whole_nu
 from scripts.lab.studies.lvfl.page import write_results
 from scripts.lab.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
 from vfl.config import ConfigError, ExperimentConfig, load_config
-from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config.shipped import shipped_folder
+from vfl.console import OneLineParser, ShowConsole, command, to_stderr
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 

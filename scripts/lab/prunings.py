@@ -19,8 +19,8 @@ from scripts.lab.studies.page import cells
 from scripts.lab.studies.runs import ACCURACY, StudyRun, load_results, results_table
 from scripts.lab.studies.study import Study
 from vfl.config import ConfigError
-from vfl.config.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config.files import read_yaml
+from vfl.console import OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import write_csv
 
 COLUMNS = cells(ACCURACY, BEFORE, AFTER, "loss/train", "loss/test", "savings/compute", "savings/communication")

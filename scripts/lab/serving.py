@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 
 from scripts.lab.benchmarks.report import describe_machine
-from vfl.config.console import DONE, OneLineParser, command
+from vfl.console import DONE, OneLineParser, command
 from vfl.runs.atomic import write_csv
 
 LOADS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from vfl.config.console import DONE, OneLineParser, command, numbers_table
+from vfl.console import DONE, OneLineParser, command, numbers_table
 
 
 def add_arguments(parser: OneLineParser) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scripts.predict import save
-from vfl.config.console import ShowConsole
+from vfl.console import ShowConsole
 from vfl.sweeps import sweep, training
 
 

@@ -15,7 +15,7 @@ from vfl.comparison.compare import _difference, compare_models
 from vfl.comparison.importance import column_importance
 from vfl.comparison.train_on_split import only
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.console import OneLineParser
+from vfl.console import OneLineParser
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification
 from vfl.data.source import open_source

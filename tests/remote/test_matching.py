@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from vfl.config import ConfigError, parse_config
-from vfl.config.console import LOST
+from vfl.console import LOST
 from vfl.data.source import open_source
 from vfl.data.tables.matching_result import Match, read_match, write_match
 from vfl.parties.launch.supervisor import make_keys, networked, write_configs

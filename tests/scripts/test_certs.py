@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "certs.py"
 def certs(monkeypatch, capsys, tmp_path):
     """Run the script in an empty folder and return (exit code, stdout, stderr)."""
     main = runpy.run_path(str(SCRIPT))["main"]
-    monkeypatch.setattr("vfl.config.console.signal.signal", lambda *_: None)
+    monkeypatch.setattr("vfl.console.signal.signal", lambda *_: None)
     monkeypatch.setattr("warnings.showwarning", lambda *_: None)
     monkeypatch.setattr("threading.excepthook", lambda *_: None)
     monkeypatch.chdir(tmp_path)

@@ -142,12 +142,12 @@ def test_nothing_of_the_checkout_was_used(environment: Path, folder: Path):
 
 
 OWN = """
-import configs, models, parties, scripts, utils
+import configs, models, parties, scripts, utils, yaml
 import vfl
 
 if __name__ == "__main__":
     assert {configs.OWN, models.OWN, parties.OWN, scripts.OWN, utils.OWN} == {"the user's"}
-    settings = dict(each.split("=") for each in SETTINGS)
+    settings = {key: yaml.safe_load(value) for key, value in (each.split("=") for each in SETTINGS)}
     print(vfl.train("quickstart", settings, run_dir="from_python").summary["rounds"])
 """
 

@@ -45,12 +45,12 @@ from vfl.api.frames_to_files import (
 )
 from vfl.api.train import Columns, Run, in_columns
 from vfl.base.errors import PeerLost
+from vfl.base.spelling import nearest
 from vfl.base.subsets import lost_without
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.console import ShowConsole
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
-from vfl.config.registry import nearest
+from vfl.console import ShowConsole
 from vfl.core.local import InProcess, build_in_process
 from vfl.data.tables.labels import positive_last, tell_alike
 from vfl.predict.predict import WhenAbsent, check_word, predict_new_rows

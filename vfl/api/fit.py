@@ -25,10 +25,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.train import Run
+from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.console import ShowConsole
 from vfl.config.files import lay_over
-from vfl.config.registry import nearest
+from vfl.console import ShowConsole
 from vfl.core.build import OwnModules
 from vfl.core.feature_models import check_embedding
 from vfl.core.local import InProcess, build_in_process

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vfl.base.errors import ConfigError, PeerLost
+from vfl.base.spelling import nearest
 from vfl.config import ExperimentConfig, load_config, parse_config
-from vfl.config.console import ShowConsole
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, read_settings
-from vfl.config.registry import nearest
+from vfl.console import ShowConsole
 from vfl.core.costs.schedule import Lightweighted, chosen_ratios
 from vfl.data.tables.frames import write_frame
 from vfl.reports.runs import load_runs

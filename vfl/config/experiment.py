@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from vfl.base.spelling import nearest
 from vfl.config.agreement import OWN, REPLAYED, SHARED
 from vfl.config.components import COMPRESSORS, SOURCES
 from vfl.config.data import TABLE_KINDS, DataConfig
@@ -16,7 +17,6 @@ from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.config.privacy import PrivacyConfig
-from vfl.config.registry import nearest
 from vfl.config.removed import refuse_removed
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig

@@ -10,10 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, one_line
+from vfl.base.spelling import did_you_mean, nearest
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.file_kinds import TABLES, kind_of
 from vfl.config.other_words import EXPLAINED, OTHER_WORDS
-from vfl.config.registry import did_you_mean, nearest
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
 

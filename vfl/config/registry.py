@@ -9,9 +9,8 @@ A name is looked up in this process's own installation and nowhere else: it is n
 a peer sends. A component is imported only when it is chosen, and one of another package only when its name is used.
 """
 
-import difflib
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from vfl.base.errors import ConfigError, Diverged, with_type
+from vfl.base.spelling import nearest
 
 OURS = ("vfl", "parties", "models")
 """The packages of this program, whose code calls components."""
@@ -166,20 +166,3 @@ def _package_of(module: str) -> str:
 def _question(packages: Collection[str]) -> str:
     suspects = " or ".join(component for component, package in _loaded.items() if package in packages)
     return f"; does {suspects} keep its contract (docs/extending.md)?" if suspects else ""
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
-    return did_you_mean(name, known) or f"; known: {', '.join(known)}"
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of an error line that names the nearest known name; empty where none is near."""
-    near = closest(name, known)
-    return f"; did you mean {near!r}?" if near else ""
-
-
-def closest(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that a name begins, or is almost; None where none is near."""
-    begun = [each for each in known if name and each.startswith(name)]
-    return next(iter(begun or difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vfl.base.errors import ConfigError
-from vfl.config.registry import closest, nearest
+from vfl.base.spelling import closest, nearest
 
 
 def shipped_folder() -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
-from vfl.config.registry import nearest
+from vfl.base.spelling import nearest
 from vfl.config.settings import Section
 
 

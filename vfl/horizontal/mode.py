@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vfl.base.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.console import numbers_table, print_table
+from vfl.console import numbers_table, print_table
 from vfl.data.source import open_source, prepare_whole
 from vfl.horizontal.build import assemble
 from vfl.horizontal.data.partition import SamplePartition, partition_samples

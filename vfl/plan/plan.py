@@ -10,8 +10,8 @@ from rich.table import Table
 
 from vfl.base.amounts import amount
 from vfl.base.costs import savings
-from vfl.config.console import numbers_table
 from vfl.config.devices import DeviceConfig
+from vfl.console import numbers_table
 from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
 from vfl.core.costs.schedule import Ratios, scheduled
 from vfl.core.party import FeatureParty

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from vfl.base.macs import count_macs
 from vfl.compression.pruning import StructuredPruner
 from vfl.config import ExperimentConfig, OptimizerConfig
-from vfl.config.console import numbers_table
 from vfl.config.schedules import largest, schedule_of, value_at
+from vfl.console import numbers_table
 from vfl.core.build import feature_config
 from vfl.core.local import build_in_process
 from vfl.core.party import FeatureParty

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from vfl.base.errors import PeerLost
 from vfl.base.metrics import shown, title
+from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.registry import nearest
 from vfl.config.serving import WhenAbsent
 from vfl.core.joint_model import SplitModel
 from vfl.core.local import InProcess, LocalLink

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from vfl.config import ExperimentConfig, dotted_settings, dump_config
-from vfl.config.console import DONE, INTERRUPTED, print_table
+from vfl.console import DONE, INTERRUPTED, print_table
 from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.runs.loop import Callback, TrainingLoop

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vfl.base.errors import ConfigError, Diverged, one_line
 from vfl.base.metrics import shown, title
-from vfl.config.console import TRY_LATER, ShowConsole, failure_code
 from vfl.config.registry import component_hint
+from vfl.console import TRY_LATER, ShowConsole, failure_code
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import LOG, hold_log, private_files

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.config import ConfigError, NetworkConfig
-from vfl.config.console import INTERRUPTED
+from vfl.console import INTERRUPTED
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import AWAITED, AuditLog, limited
 from vfl.parties.network.admission import Expected, JoinRefused, check_hello, check_identity

@@ -10,7 +10,7 @@ from rich.console import Console
 from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.base.metrics import headline
 from vfl.config import ExperimentConfig
-from vfl.config.console import DONE, INTERRUPTED
+from vfl.console import DONE, INTERRUPTED
 from vfl.core.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from vfl.core.costs.decisions import recorded_decisions
 from vfl.core.parties import Roster

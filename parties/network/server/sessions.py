@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.config import NetworkConfig
-from vfl.config.console import INTERRUPTED, failure_code
+from vfl.console import INTERRUPTED, failure_code
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.transport.security import last_word

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from scripts.lab.benchmarks.paired import Options
-from vfl.config.console import DONE
+from vfl.console import DONE
 
 
 class Benchmark(NamedTuple):

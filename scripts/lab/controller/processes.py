@@ -19,7 +19,7 @@ from statistics import median
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.studies.plots import Panel, draw_panels
 from vfl.config import ExperimentConfig, load_config
-from vfl.config.console import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.parties.launch.local_launch import prepare, process_configs
 from vfl.parties.launch.supervisor import SERVER, Supervisor, party_command
 from vfl.runs.run_folder import PROCESSES, Row, check_run, read_rows

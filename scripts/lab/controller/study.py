@@ -23,8 +23,8 @@ from scripts.lab.studies.plots import Panel, draw_bars, draw_panels
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, StudyRun, load_results
 from vfl.config import ConfigError, ExperimentConfig, load_config
-from vfl.config.console import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr
 from vfl.config.devices import DeviceConfig, SimulationConfig
+from vfl.console import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr
 from vfl.core.batches import steps_in_round
 from vfl.core.costs.forecast import Forecast
 from vfl.core.costs.schedule import Ratios

@@ -15,7 +15,7 @@ from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyRun
 from vfl.base.errors import TryLater
 from vfl.config import ConfigError
-from vfl.config.console import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
+from vfl.console import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
 from vfl.runs.atomic import write_atomically
 from vfl.runs.run_folder import LOG
 from vfl.sweeps.choose_executor import open_executor

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vfl.base.errors import ConfigError
-from vfl.config.registry import nearest
+from vfl.base.spelling import nearest
 from vfl.config.schedules import PartySchedule, schedule_of, value_at
 
 

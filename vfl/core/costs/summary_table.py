@@ -8,7 +8,7 @@ from rich.table import Table
 from vfl.base.amounts import amount
 from vfl.base.costs import savings
 from vfl.base.metrics import headline
-from vfl.config.console import numbers_table
+from vfl.console import numbers_table
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vfl.base.errors import ConfigError
-from vfl.config.registry import nearest
+from vfl.base.spelling import nearest
 from vfl.data.tables.cells import TableError, is_number, why_missing
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows

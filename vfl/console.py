@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.base.errors import PeerLost, may_pass, one_line
+from vfl.base.spelling import did_you_mean, nearest
 from vfl.base.torchrun import speaks
-from vfl.config.registry import did_you_mean, nearest
 
 DONE = 0
 BAD_INPUT = 2
