@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from vfl.base.absence import WhenAbsent
 from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import inert, write_csv
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
-    from vfl.config.serving import WhenAbsent
-
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="ask processes of this machine")

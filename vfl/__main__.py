@@ -8,7 +8,6 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
-from vfl.config.removed import REMOVED_COMMANDS
 from vfl.console import OneLineParser
 
 COMMANDS = {
@@ -32,6 +31,10 @@ COMMANDS = {
     "benchmark": "find the fastest settings for an experiment on this machine",
 }
 """Summary of each command, by the name of its module."""
+REMOVED_COMMANDS = {
+    "distill": "distill: removed in 0.2.0; lvfl compare trains the label owner alone",
+}
+"""Answer to each command of earlier releases that is no more."""
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -25,10 +25,6 @@ REMOVED = (
     Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
 )
 
-REMOVED_COMMANDS = {
-    "distill": "distill: removed in 0.2.0; lvfl compare trains the label owner alone",
-}
-
 
 def refuse_removed(values: object) -> None:
     """Raise ValueError if nested settings name a removed one."""

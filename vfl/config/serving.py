@@ -6,12 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vfl.base.absence import WhenAbsent
 from vfl.config.network import Address
 from vfl.config.settings import Number, Positive, Section
 
 Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
-WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
-"""Words for what replaces the embedding of an owner without a row; `serving.when_absent` explains them."""
 
 
 class ServingConfig(Section):

@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.base.metrics import shown, title
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.serving import WhenAbsent
 from vfl.core.joint_model import SplitModel
 from vfl.core.local import InProcess, LocalLink
 from vfl.core.parties import PartyHandle, Roster
