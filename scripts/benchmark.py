@@ -44,12 +44,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def advise(arguments: argparse.Namespace, console: Console) -> int:
     """Show the fastest settings for an experiment."""
     from vfl.config import ConfigError, load_config
-    from vfl.plan import tune as speed
+    from vfl.plan import tune
 
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
-    table, lines = speed.advise(config)
+    table, lines = tune.advise(config)
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True)

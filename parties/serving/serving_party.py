@@ -27,7 +27,6 @@ from vfl.core.party import FeatureParty
 from vfl.data.drift import DRIFT
 from vfl.data.samples import Samples
 from vfl.data.source import Preparation, prepare_samples
-from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.source import Tables
 from vfl.messages.keys import Found, key_bytes, keys_part, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
@@ -74,8 +73,8 @@ class RawRows:
     samples: Samples
     keys: list[bytes]
     known_as: tuple[list[bytes], ...]
-    lines: tuple[str, ...] = ()
-    """Names of the rows, by their place in the file."""
+    order: torch.Tensor
+    """Place of each row in the file, int64 [N] from 0."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -353,11 +352,9 @@ def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRow
     known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
     order = torch.arange(len(keys)) if rows.order is None else rows.order.argsort()
-    lines = tuple(f"row {int(place) + 1}" for place in order)
-    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, lines)
+    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
 
 
 def _outliers(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
-    assert isinstance(preparation, TablePreparation)
-    rows = [row for row, _ in preparation.far(raw.samples)]
-    return dict(zip(rows, source.outliers(name, preparation, raw.samples, raw.lines), strict=True))
+    found = source.outliers(name, preparation, raw.samples)
+    return {row: f"{name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}

@@ -11,7 +11,7 @@ import torch
 from scripts.lab.benchmarks import horizontal
 from scripts.lab.benchmarks.memory import PAIRS
 from vfl.config import load_config
-from vfl.plan import tune as speed
+from vfl.plan import tune
 
 pytestmark = pytest.mark.release
 
@@ -117,11 +117,11 @@ TINY = [
 
 
 def test_the_doctor_tells_settings_that_a_training_takes(main, monkeypatch, capsys):
-    monkeypatch.setattr(speed, "SECONDS", 0.0)
-    monkeypatch.setattr(speed, "NOISE", 0.0)  # recommend whatever it is
+    monkeypatch.setattr(tune, "SECONDS", 0.0)
+    monkeypatch.setattr(tune, "NOISE", 0.0)  # recommend whatever it is
     assert main(["doctor", *TINY]) == 0
     *rows, last, at_once = capsys.readouterr().out.splitlines()
-    measured = [tuple(row.split()[:3]) for row in rows if row.split() and row.split()[0] in speed.PRECISIONS]
+    measured = [tuple(row.split()[:3]) for row in rows if row.split() and row.split()[0] in tune.PRECISIONS]
     assert set(measured) == set(product(("float32", "bfloat16"), ("false", "true"), ("null", "16")))
     assert len(measured) == 8
     assert last.startswith("fastest here")
@@ -132,7 +132,7 @@ def test_the_doctor_tells_settings_that_a_training_takes(main, monkeypatch, caps
 
 
 def test_the_doctor_recommends_by_how_long_the_model_is_pruned():
-    faster_pruned, faster_whole = speed.Seconds(3.0, 1.0), speed.Seconds(2.0, 1.9)
+    faster_pruned, faster_whole = tune.Seconds(3.0, 1.0), tune.Seconds(2.0, 1.9)
     assert faster_pruned.mean(0.2) > faster_whole.mean(0.2)
     assert faster_pruned.mean(0.8) < faster_whole.mean(0.8)
 

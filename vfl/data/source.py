@@ -5,9 +5,10 @@ samples to predict. Everything else sees `Samples` (tensors, a row per sample) a
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,12 +185,9 @@ class Source:
         """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
         return ""
 
-    def outliers(self, party: str, preparation: Preparation, samples: Samples, rows: Sequence[str] = ()) -> list[str]:
-        """Return lines, for their owner, about cells so far from the training rows that they are clipped.
-
-        ``rows``: names of the samples.
-        """
-        return []
+    def outliers(self, party: str, preparation: Preparation, samples: Samples) -> Iterator[tuple[int, str]]:
+        """Yield the row of each cell so far from the training rows that it is clipped, and a line for its owner."""
+        yield from ()
 
     def names(self, party: str) -> State:
         """Return the column names of a party's new samples, which are saved with the party."""
@@ -272,8 +270,8 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
     # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
-    if lines := source.outliers(data.party, preparation, data.test):
-        warnings.warn(f"test rows: {lines[0]}", stacklevel=2)
+    for _, line in islice(source.outliers(data.party, preparation, data.test), 1):
+        warnings.warn(f"test rows: {data.party}: {line}", stacklevel=2)
     return Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
 
 

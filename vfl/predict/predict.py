@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -227,11 +228,14 @@ def predict_new_rows(
     if when_absent == "refuse":
         check_complete(samples)
     for party, part in zip(trained.parties, samples.parts, strict=True):
-        line = "" if party.name in away else trained.source.strangers(party.name, party.preparation, part)
-        keys = [f"key {' '.join(key)}" for key in samples.keys[1:]]
-        far = [] if party.name in away else trained.source.outliers(party.name, party.preparation, part.held(), keys)
-        for each in [line] * bool(line) + far[:MOST_NAMED]:
-            warnings.warn(each, stacklevel=2)
+        if party.name in away:
+            continue
+        if line := trained.source.strangers(party.name, party.preparation, part):
+            warnings.warn(line, stacklevel=2)
+        rows, far = part.held_rows(), trained.source.outliers(party.name, party.preparation, part.held())
+        for row, line in islice(far, MOST_NAMED):
+            key = " ".join(samples.keys[1 + int(rows[row])])
+            warnings.warn(f"{party.name}: key {key}, {line}", stacklevel=2)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
     predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)

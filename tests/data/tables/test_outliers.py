@@ -63,6 +63,17 @@ def test_a_predicted_row_is_clipped_and_named_and_the_others_keep_their_bits(
     assert found.probabilities_NC.isfinite().all()
 
 
+def test_the_key_that_is_named_is_the_row_s_where_others_are_not_held(trained: InProcess, tmp_path: Path):
+    tables = write_tables(tmp_path, range(1000, 1020), labelled=False)
+    spoilt(tables["shop"], "1e8")
+    heading, *lines = tables["shop"].read_text().splitlines()
+    tables["shop"].write_text(
+        "\n".join([heading, *(line for line in lines if not line.startswith(("1000,", "1001,")))])
+    )
+    with pytest.warns(UserWarning, match=f"^shop: key {KEY}, column 'spent'"):
+        predict_new_rows(trained, tables, (), "zeros")
+
+
 @CELLS
 def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained: InProcess, tmp_path: Path):
     path = write_tables(tmp_path, range(1000, 1020), labelled=False)["shop"]

@@ -9,7 +9,7 @@ Shapes: N samples, F numbers, K columns of categories, O owners.
 # Signatures of torch and numpy are partly untyped.
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -105,16 +105,13 @@ class Tables(Source):
         what = f"cells that hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown"
         return f"{party}: {what}: {', '.join(cells)}" if cells else ""
 
-    def outliers(self, party: str, preparation: Preparation, samples: Samples, rows: Sequence[str] = ()) -> list[str]:
-        """Return a line for each cell that is clipped; it names the row if ``rows`` does."""
+    def outliers(self, party: str, preparation: Preparation, samples: Samples) -> Iterator[tuple[int, str]]:
+        """Yield the row of each cell that is clipped, and a line that names its column."""
         assert isinstance(preparation, TablePreparation)
         names = self.columns(party)[0]
-        return [
-            f"{party}: {f'{rows[row]}, ' if rows else ''}column {names[number]!r}: "
-            f"{float(samples.features[row, number]):g} is over {FARTHEST:g} standard deviations from the training "
-            "mean; mend it or leave it empty"
-            for row, number in preparation.far(samples)
-        ]
+        for row, number in preparation.far(samples):
+            far = f"{float(samples.features[row, number]):g} is over {FARTHEST:g} standard deviations"
+            yield row, f"column {names[number]!r}: {far} from the training mean; mend it or leave it empty"
 
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
