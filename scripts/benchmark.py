@@ -20,8 +20,8 @@ from vfl.console import DONE, OneLineParser, exit_code
 PIPE_WIDTH = 170
 """Columns of the tables if there is no terminal."""
 ROOT = Path(__file__).parents[1]
-LABORATORY = __name__ == "__main__" and (ROOT / "scripts" / "lab").is_dir()
-"""True for scripts/benchmark.py itself; the package does not contain the laboratory."""
+LABORATORY = __package__ != "vfl.commands" and (ROOT / "scripts" / "lab").is_dir()
+"""True for scripts/benchmark.py of a checkout; the package does not contain the laboratory."""
 if LABORATORY and str(ROOT) not in sys.path:
     sys.path.insert(1, str(ROOT))  # a script's own folder is there, not the checkout's
 DOCTOR = "find out in a few seconds which precision and memory layout trains an experiment fastest on this machine"
