@@ -82,6 +82,8 @@ def train_sweep(
     fixed = _fixed(sweep, folder, executor, console)
     state = SweepState(folder, keep_checkpoints)
     state.add(sweep.runs(fixed["threads"]))
+    if unfinished := [run for run in state.runs if run.folder not in state.summaries]:
+        executor.places(unfinished[0])  # refuses what has room nowhere, before anything is written
     executor.open_folder(state.runs_dir)
     view = SweepView(console, len(state.runs), state.runs_dir)
     with only_process_in(folder), view:
