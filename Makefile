@@ -1,5 +1,6 @@
 # Tasks of a developer; .ci/run is what must pass before a change lands.
 PYTHON := .venv/bin/python
+CHECKOUT ?= ../before
 
 .PHONY: help setup test unit release check docs bits all
 help:  ## name the tasks
@@ -26,7 +27,7 @@ check:  ## lint, format and types
 docs:  ## write docs/configuration.md from the types that check it
 	$(PYTHON) -m scripts.lab.reference > docs/configuration.md
 
-bits:  ## train thirteen short runs here and in CHECKOUT (make bits CHECKOUT=../before), and compare their bits
+bits:  ## train thirteen short runs in CHECKOUT (default: ../before) and here, and compare their bits
 	$(PYTHON) scripts/same_bits.py --checkout $(CHECKOUT) --write /tmp/same_bits.json
 	$(PYTHON) scripts/same_bits.py --expect /tmp/same_bits.json
 
