@@ -111,6 +111,8 @@ def other_order(given: object, key: str | None, y: object = None) -> list[str]:
     Compared with the first table's index are the labels and, where no key joins them, the other tables.
     """
     tables = {f"X[{name!r}]": each for name, each in given.items()} if isinstance(given, Mapping) else {"X": given}
+    if not tables:
+        return []
     first, *others = tables
     index = _index(tables[first])
     beside = {"y": y} | ({name: tables[name] for name in others} if key is None else {})
