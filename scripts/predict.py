@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, get_args
 
 from vfl.base.absence import WhenAbsent
 from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
-from vfl.runs.atomic import inert, write_csv
+from vfl.runs.atomic import escape_formula, write_csv
 
 if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
@@ -127,7 +127,7 @@ def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
 
     replaced = " (in place of earlier ones)" if path.exists() else ""
     with private_files():
-        write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
+        write_csv(path, ([escape_formula(cell) for cell in row] for row in prediction.rows()))
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     lacking = ", ".join(f"{count} at {owner}" for owner, count in prediction.lacking.items())

@@ -47,9 +47,9 @@ class Wire:
             check_reply(request, answer)
             return done(answer)
         except MessageError as error:
-            self.blame(error)
+            self.reject_reply(error)
 
-    def blame(self, error):
+    def reject_reply(self, error):
         raise PeerMisbehaved(self.name, str(error)) from error
 
 

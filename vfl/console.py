@@ -20,7 +20,7 @@ from rich.table import Table
 
 from vfl.base.errors import PeerLost, may_pass, one_line
 from vfl.base.spelling import did_you_mean, nearest
-from vfl.base.torchrun import speaks
+from vfl.base.torchrun import is_printing_process
 
 DONE = 0
 BAD_INPUT = 2
@@ -98,7 +98,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
-        self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
+        self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if is_printing_process() else None)
 
 
 def _path(text: str) -> Path:
@@ -212,7 +212,7 @@ def command(
             add_arguments(parser)
             arguments = parser.parse()
             form = getattr(arguments, "log", PLAIN)
-            quiet = not speaks()
+            quiet = not is_printing_process()
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
             # The last word on stderr is bare but in JSON: users and supervisors know it by "error: ".
             told = console.told if form == JSON else str
@@ -244,7 +244,7 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callabl
         _say(told(f"error: {one_line(error)}{component_hint(error)}"))
         return failure_code(error)
     except KeyboardInterrupt as interrupt:
-        if speaks():
+        if is_printing_process():
             print(told(str(interrupt) or "interrupted; what was saved stays"), file=sys.stderr)
         return INTERRUPTED
     except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
@@ -286,7 +286,7 @@ def _say(line: str) -> None:
 
     torchrun ends all workers when one has ended. A worker still alive after SPEAKER_S must report the error itself.
     """
-    if not speaks():
+    if not is_printing_process():
         try:
             time.sleep(SPEAKER_S)
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from vfl.parties.network.admission import check_mode
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, check_absent, samples_table
 from vfl.predict.trained_run import load_run
-from vfl.runs.run_folder import PROCESSES, as_begun, check_run, private_files
+from vfl.runs.run_folder import PROCESSES, check_run, private_files, with_threads_of_run
 from vfl.runs.runtime import start_runtime, with_threads
 
 
@@ -50,7 +50,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
 
 def with_shared_threads(config: ExperimentConfig, run_dir: Path) -> ExperimentConfig:
     """Return the experiment with the threads that it would have in one process: each of its processes takes as many."""
-    config = as_begun(run_dir, config)
+    config = with_threads_of_run(run_dir, config)
     if config.threads is None and not (run_dir / "config.yaml").exists():
         build_in_process(config, start_runtime(config))
         return with_threads(config)

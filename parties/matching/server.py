@@ -258,7 +258,7 @@ def _join(
     for each, column in points.items():
         if has_doubled(column):
             twice = MessageError("a point comes twice in its list: its keys are not all different")
-            peers[each.holder.owner].link.blame(twice)
+            peers[each.holder.owner].link.reject_reply(twice)
     known_as = brought.known_as or {}
     own = {each.holder.owner: column for each, column in points.items() if each.holder.owner != name}
     theirs = {each.holder.place: column for each, column in points.items() if each.holder.owner == name}

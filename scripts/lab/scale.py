@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from rich.console import Console
 
 from vfl.core.feature_models import build_feature_model
-from vfl.core.team import Single, Team
+from vfl.core.team import OneProcess, Team
 from vfl.models.features import Features, ModelSpec
 from vfl.runs.runtime import Runtime
 from vfl.runs.torchrun_group import Workers
@@ -72,7 +72,7 @@ def measure_ray() -> None:
         CONSOLE.print(f"{name}: {seconds:.2f} s a run, two at once; {computed:.2f} s of CPU")
 
 
-def exchange(team: Single) -> str:
+def exchange(team: OneProcess) -> str:
     """Return the median seconds of forward, backward and gradients of VGG16 on quadrants of CIFAR-10."""
     torch.manual_seed(0)
     model = build_feature_model("vgg16", ModelSpec(Features("images", (3, 16, 16)), 128))
@@ -110,7 +110,7 @@ def measure_party() -> None:
     """Measure one process with one and two threads, and two processes with one each."""
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        CONSOLE.print(f"one process, {threads} threads: {exchange(Single())}")
+        CONSOLE.print(f"one process, {threads} threads: {exchange(OneProcess())}")
     mp.spawn(in_team, nprocs=2)  # pyright: ignore[reportPrivateImportUsage]  # as PyTorch documents it
 
 

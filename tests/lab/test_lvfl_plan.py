@@ -134,7 +134,7 @@ def test_a_figure_may_end_earlier_and_its_runs_still_share_their_rounds():
     assert plan.rounds == dict.fromkeys(("NL", "PL", "ML", "L"), 100) | expected
     assert plan.forks == whole.forks
     for short, long in zip(plan.runs, whole.runs, strict=True):
-        assert short.config.fixed() == long.config.fixed()
+        assert short.config.settings_fixed_on_resume() == long.config.settings_fixed_on_resume()
     # Figures of one run, which both need: it trains as long as the longer one shows.
     assert make_plan(BASE, ("3a", "3b"), (0,), {"3a": 52, "3b": 41}).rounds["NL"] == 52
 

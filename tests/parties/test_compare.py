@@ -13,7 +13,7 @@ import vfl
 from scripts.compare import add_arguments, read_experiment
 from vfl.comparison.compare import _difference, compare_models
 from vfl.comparison.importance import column_importance
-from vfl.comparison.train_on_split import only
+from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.console import OneLineParser
 from vfl.core.local import build_in_process
@@ -160,4 +160,4 @@ def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):
     config = parse_config({"name": "branches", **sections})
     source = open_source(config)
     assert isinstance(source, Tables)
-    assert only(config, source, "bank").parties == ("bank",)
+    assert single_party_config(config, source, "bank").parties == ("bank",)

@@ -17,7 +17,7 @@ def order(kind: Kind, control: AskedRatios | RoundStart) -> Message:
 
 def test_prices_for_which_a_model_is_pruned_are_told_once_in_a_round():
     consent = Consent(Terms.of(CONFIG, "party_1", evaluation_rows=10), CONFIG.network.consent)
-    prices, start = order(Kind.PRICES, AskedRatios(alphas=(0.0, 0.5))), RoundStart(alpha=0.0, beta=0.0)
+    prices, start = order(Kind.MODEL_COSTS, AskedRatios(alphas=(0.0, 0.5))), RoundStart(alpha=0.0, beta=0.0)
     consent.check(prices)
     with pytest.raises(MessageError, match="prices are ordered again"):
         consent.check(prices)

@@ -154,7 +154,7 @@ def test_a_party_whose_reply_is_wrong_is_dropped_and_nothing_of_it_booked():
         def send(self, request: Message) -> "Future[Message]":
             return done(Message(Kind.DONE))
 
-        def blame(self, error: Exception) -> NoReturn:
+        def reject_reply(self, error: Exception) -> NoReturn:
             raise PeerLost(f"party_1 is lost: {error}")
 
     party, told = droppable(Wrong())

@@ -110,11 +110,20 @@ def test_an_error_of_a_party_arrives(build: Callable[..., HeadServer]):
 
 
 def test_the_setting_may_change_on_resume_where_the_bits_stay(configure: Callable[..., ExperimentConfig]):
-    assert configure(threads=4, parties_at_once=2).fixed() == configure(threads=2).fixed()
-    assert configure(threads=5, parties_at_once=2).fixed() == configure(threads=2).fixed()
-    assert configure(threads=4, parties_at_once=2).fixed() != configure(threads=4).fixed()
+    assert (
+        configure(threads=4, parties_at_once=2).settings_fixed_on_resume()
+        == configure(threads=2).settings_fixed_on_resume()
+    )
+    assert (
+        configure(threads=5, parties_at_once=2).settings_fixed_on_resume()
+        == configure(threads=2).settings_fixed_on_resume()
+    )
+    assert (
+        configure(threads=4, parties_at_once=2).settings_fixed_on_resume()
+        != configure(threads=4).settings_fixed_on_resume()
+    )
     horizontal = configure(threads=4, parties_at_once=2, mode="horizontal")  # where it is ignored
-    assert horizontal.fixed() != configure(threads=2, mode="horizontal").fixed()
+    assert horizontal.settings_fixed_on_resume() != configure(threads=2, mode="horizontal").settings_fixed_on_resume()
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])

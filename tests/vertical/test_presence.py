@@ -15,7 +15,7 @@ from vfl.compression.codec import dense_frame_size
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.party import FeatureParty
-from vfl.core.presence import Presence, Share, pack, unpack
+from vfl.core.presence import Presence, RowMask, pack, unpack
 from vfl.core.server import HeadServer
 from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
@@ -51,7 +51,7 @@ def drawn_by(presence: Presence, round_index: int, batches: list[Tensor]) -> lis
     return [stacked(shares) for shares in presence.of_round(round_index, batches)]
 
 
-def stacked(shares: list[Share]) -> Tensor:
+def stacked(shares: list[RowMask]) -> Tensor:
     assert all(share.count == int(share.present_B.sum()) for share in shares)
     return torch.stack([share.present_B for share in shares], dim=1)
 
@@ -71,7 +71,7 @@ def test_a_party_is_left_out_as_often_as_was_asked(dropout: float, gaps: bool):
 def test_who_takes_part_travels_as_bits():
     present = [torch.tensor([True, False, True]), torch.tensor([False] * 7)]
     batches = [torch.arange(3), torch.arange(7)]
-    shares = [Share.of(present_B) for present_B in present]
+    shares = [RowMask.of(present_B) for present_B in present]
     bits = pack(shares)
     assert len(bits) == 2
     read = unpack(bits, batches)

@@ -29,7 +29,7 @@ from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.console import ShowConsole
-from vfl.core.build import OwnModules
+from vfl.core.build import GivenModules
 from vfl.core.feature_models import check_embedding
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.tasks import Task
@@ -141,7 +141,7 @@ def fit(
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, settings or {})
     split = _split(own, labels_N, classes, test, config.seed)
-    given = OwnModules(models, copy.deepcopy(head), optimizer)
+    given = GivenModules(models, copy.deepcopy(head), optimizer)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
 

@@ -70,7 +70,7 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ObservedMessages:
     """Messages between a party and the server in a round, and the true data of their rows."""
 
     party: str
@@ -95,7 +95,7 @@ class Seen:
 
 
 def attacks_with_gradients(
-    seen: Seen, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
+    seen: ObservedMessages, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
 ) -> list[Finding]:
     """Return the findings of attacks on labels with a party's gradients."""
     assert seen.gradients_ND is not None, "labels are at the server"
@@ -127,7 +127,7 @@ def attacks_with_gradients(
     return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, len(guesses_n))]
 
 
-def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
+def attacks_on_labels(seen: ObservedMessages, seed: int) -> list[Finding]:
     """Return the findings of attacks on labels, by a party with its own model and by others with its embeddings."""
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
     stream = np.random.default_rng(seed)
@@ -155,7 +155,7 @@ def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
     return [*findings, Finding("embedding clusters", seen.onlooker, "labels right", right, control, rows)]
 
 
-def attacks_on_features(seen: Seen, seed: int) -> list[Finding]:
+def attacks_on_features(seen: ObservedMessages, seed: int) -> list[Finding]:
     """Return the findings of attacks by others on a party's features, with its embeddings."""
     rows = len(seen.labels_N)
     known = min(KNOWN_PAIRS, rows // 2)

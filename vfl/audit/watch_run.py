@@ -15,7 +15,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from vfl.audit.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
+from vfl.audit.audit import (
+    NORM,
+    Finding,
+    ObservedMessages,
+    attacks_on_features,
+    attacks_on_labels,
+    attacks_with_gradients,
+)
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig, load_config
 from vfl.core.build import feature_config, model_spec
@@ -108,7 +115,7 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     return LeakageAudit(done + 1, tuple(findings), by_round, (*left_out, *sorted(absent)))
 
 
-def attack(watched: Sequence[Seen], config: ExperimentConfig) -> list[Finding]:
+def attack(watched: Sequence[ObservedMessages], config: ExperimentConfig) -> list[Finding]:
     """Return the findings of all attacks that the run allows."""
     inferring, findings = label_attacks(config)[0], list[Finding]()
     for seen in watched:
@@ -139,7 +146,7 @@ def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
     return True, ()
 
 
-def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
+def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessages]:
     """Train on in memory, until each party has sent ``rows`` or for a round; return the messages on these, by party."""
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
@@ -160,11 +167,11 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
     ]
 
 
-def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> Seen:
+def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> ObservedMessages:
     rows_N, gradients_ND = recorded.rows_N[:most], recorded.gradients_ND
     config, features = trained.server.config, party.preparation.features
     settings = feature_config(config, party.name)
-    return Seen(
+    return ObservedMessages(
         party.name,
         trained.split.labels.train.values[rows_N].numpy(),
         len(trained.split.labels.classes),

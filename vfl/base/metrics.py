@@ -33,7 +33,7 @@ def points_lost(metric: str, value: float, reference: float) -> float:
     return 100 * (value / reference - 1)
 
 
-def drawn(metric: str, value: float) -> float:
+def in_axis_units(metric: str, value: float) -> float:
     """Return a value in the unit of axes and tables: shares in percent."""
     return value if metric in LOWER_IS_BETTER else 100 * value
 
@@ -59,7 +59,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     metric, values = reached(summary)
     names = dict.fromkeys((metric, *HEADLINE))
     return f"{evaluated(summary)} " + ", ".join(
-        f"{title(name)} {shown(name, values[name])}" for name in names if name in values
+        f"{title(name)} {format_metric(name, values[name])}" for name in names if name in values
     )
 
 
@@ -68,7 +68,7 @@ def title(metric: str) -> str:
     return metric.upper() if metric in ("auc", "ks", "rmse", "mae", "r2") else metric.replace("_", " ")
 
 
-def shown(metric: str, value: float) -> str:
+def format_metric(metric: str, value: float) -> str:
     """Return a metric's value as displayed."""
     if metric == "accuracy":
         return f"{value:.2%}"

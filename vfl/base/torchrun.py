@@ -8,6 +8,6 @@ def under_torchrun() -> bool:
     return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} <= os.environ.keys()
 
 
-def speaks() -> bool:
+def is_printing_process() -> bool:
     """Return whether this process is the one of its machine that prints messages common to all."""
     return not under_torchrun() or os.environ["LOCAL_RANK"] == "0"

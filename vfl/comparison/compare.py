@@ -26,7 +26,7 @@ from vfl.base.amounts import amount
 from vfl.base.metrics import LOWER_IS_BETTER, title
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
-from vfl.comparison.train_on_split import of_one, only, train_on
+from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
@@ -160,8 +160,10 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     own = next(part for part in split.parties if part.party == leader)
     lvfl = train_on(config, folder / "lvfl", split, source, console)
     alone_MC = predicted_alone(config, source, folder / "alone", own, split.labels, console)
-    everything = of_one(_joined(split), split)
-    perceptron = train_on(only(config, source, JOINED), folder / "perceptron", everything, source, console)
+    everything = single_party_split(_joined(split), split)
+    perceptron = train_on(
+        single_party_config(config, source, JOINED), folder / "perceptron", everything, source, console
+    )
     answers = ask(lvfl.server.joint)
     in_the_open = {
         "perceptron": predict(perceptron.server.joint),
@@ -194,8 +196,10 @@ def predicted_alone(
     config: ExperimentConfig, source: Tables, folder: Path, own: PartyData, labels: LabelData, console: Console
 ) -> Tensor:
     """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples."""
-    split = of_one(own, Split((own,), labels))
-    return predict(train_on(only(config, source, own.party), folder, split, source, console).server.joint)
+    split = single_party_split(own, Split((own,), labels))
+    return predict(
+        train_on(single_party_config(config, source, own.party), folder, split, source, console).server.joint
+    )
 
 
 def comparison_of(
@@ -233,15 +237,15 @@ def comparison_of(
 def _joined(split: Split) -> PartyData:
     def together(samples: Sequence[Samples]) -> Samples:
         # What an owner has no row for is missing.
-        numbers = [torch.where(_there(each), each.features, torch.nan) for each in samples]
-        hashes = [torch.where(_there(each), each.more[0], -1) for each in samples]
+        numbers = [torch.where(_present_mask(each), each.features, torch.nan) for each in samples]
+        hashes = [torch.where(_present_mask(each), each.more[0], -1) for each in samples]
         return Samples(samples[0].ids, torch.cat(numbers, 1), more=(torch.cat(hashes, 1),))
 
     parts = split.parties
     return PartyData(JOINED, together([each.train for each in parts]), together([each.test for each in parts]))
 
 
-def _there(samples: Samples) -> Tensor:
+def _present_mask(samples: Samples) -> Tensor:
     present = torch.ones(len(samples), dtype=torch.bool) if samples.present is None else samples.present
     return present[:, None]
 

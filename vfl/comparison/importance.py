@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vfl.base.metrics import LOWER_IS_BETTER
 from vfl.core.joint_model import SplitModel
-from vfl.core.parties import PartyHandle
+from vfl.core.parties import PartyProxy
 from vfl.core.tasks import Task
 from vfl.messages.control import MOST_DRAWS, ColumnCount, ColumnImportance, Permuted
 from vfl.messages.messages import Kind, Message
@@ -40,7 +40,7 @@ def column_importance(joint: SplitModel) -> dict[str, ColumnImportance]:
     def predicted(batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
         return torch.cat([task.predictions(joint.outputs(each)).cpu() for each in batches])
 
-    def permuted(party: PartyHandle, permuted: Permuted) -> Tensor:
+    def permuted(party: PartyProxy, permuted: Permuted) -> Tensor:
         own = (joint.permuted(party, *span, permuted) for span in spans)
         return predicted(each | {party.name: own_BD} for each, own_BD in zip(there, own, strict=True))
 

@@ -68,7 +68,7 @@ def train_on(
     return built[0]
 
 
-def only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
+def single_party_config(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
     """Return the experiment with only one party, which has the label owner's settings and no lightweighting."""
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
@@ -85,7 +85,7 @@ def only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConf
     )
 
 
-def of_one(part: PartyData, split: Split) -> Split:
+def single_party_split(part: PartyData, split: Split) -> Split:
     """Return the split with one party, restricted to samples for which it has a row."""
     labels = split.labels
     train, test = (Labels(each.ids, each.values) for each in (labels.train, labels.test))

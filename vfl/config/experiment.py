@@ -287,7 +287,7 @@ class ExperimentConfig(Section):
         """A party's model has BatchNorm."""
         return any(self.models.parties.get(party, self.models.feature).batch_norm for party in self.parties)
 
-    def fixed(self) -> "ExperimentConfig":
+    def settings_fixed_on_resume(self) -> "ExperimentConfig":
         """Return the experiment without settings that may change on resume: these have their defaults.
 
         They are the network, serving, how long to train, how often to evaluate and to save, and how many parties

@@ -34,14 +34,14 @@ from vfl.core.label_protocol import (
     ShareEmbeddings,
 )
 from vfl.core.link import PartyLink
-from vfl.core.parties import PartyHandle, Roster
+from vfl.core.parties import Parties, PartyProxy
 from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
 from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, task_of
-from vfl.core.team import Single
+from vfl.core.team import OneProcess
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.models.features import Features, ModelSpec
@@ -51,7 +51,7 @@ from vfl.runs.runtime import Runtime
 
 
 @dataclass(frozen=True, eq=False)
-class OwnModules:
+class GivenModules:
     """Python objects that replace the models and the optimizer of the configuration."""
 
     models: Mapping[str, nn.Module] = field(default_factory=dict[str, nn.Module])
@@ -88,14 +88,14 @@ def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLab
 
 
 def build_head_server(
-    roster: Roster,
+    roster: Parties,
     train: TrainingLabels,
     test: Labels,
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     secret: bytes | None = None,
-    given: OwnModules | None = None,
+    given: GivenModules | None = None,
 ) -> HeadServer:
     """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
 
@@ -109,12 +109,12 @@ def build_head_server(
 
 
 def build_joint_model(
-    roster: Roster,
+    roster: Parties,
     train: TrainingLabels,
     samples: Labels,
     config: ExperimentConfig,
     runtime: Runtime,
-    given: OwnModules | None = None,
+    given: GivenModules | None = None,
 ) -> SplitModel:
     """Build the joint model of a roster's parties and the head, to be evaluated on some samples."""
     trainer = build_head(config, train.task, runtime, train.presence(config), given)
@@ -125,12 +125,12 @@ def build_roster(
     links: Mapping[str, PartyLink],
     train: TrainingLabels,
     config: ExperimentConfig,
-    handle: Callable[[EmbeddingReceiver, PartyLink | None, Ledger], PartyHandle] = PartyHandle,
-) -> Roster:
+    handle: Callable[[EmbeddingReceiver, PartyLink | None, Ledger], PartyProxy] = PartyProxy,
+) -> Parties:
     """Build the roster of all parties, with ``links`` by name; parties without one are absent."""
     ledger, samples = Ledger(config.parties), len(train.labels_N)
     parties = [handle(build_receiver(name, samples, config), links.get(name), ledger) for name in config.parties]
-    return Roster(parties, ledger)
+    return Parties(parties, ledger)
 
 
 def build_party(
@@ -139,16 +139,16 @@ def build_party(
     labels: TrainingLabels | None,
     config: ExperimentConfig,
     runtime: Runtime,
-    team: Single | None = None,
+    team: OneProcess | None = None,
     secret: bytes | None = None,
-    given: OwnModules | None = None,
+    given: GivenModules | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend only on the seed and its name.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes;
     ``secret``, if given, is the key of its noise.
     """
-    settings, given = feature_config(config, name), given or OwnModules()
+    settings, given = feature_config(config, name), given or GivenModules()
     with seeded(config.seed, "init", owner=name):
         model = given.models.get(name)
         if model is None:
@@ -177,10 +177,10 @@ def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
 
 
 def build_head(
-    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: OwnModules | None = None
+    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: GivenModules | None = None
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
-    given = given or OwnModules()
+    given = given or GivenModules()
     widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
     perceptron = MLP if presence.whole else PlaceholderMLP
     with seeded(config.seed, "init", owner="head"):

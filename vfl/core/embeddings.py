@@ -15,7 +15,7 @@ from vfl.compression.codec import BLOCK, CodecError, ValueType, decode, dense_fr
 from vfl.compression.sparsify import ErrorFeedback
 from vfl.config.components import COMPRESSORS
 from vfl.config.wire import WireConfig
-from vfl.core.presence import Share
+from vfl.core.presence import RowMask
 from vfl.messages.messages import Buffer, MessageError, Part, PartKind
 from vfl.runs.checkpoint import State
 
@@ -85,7 +85,7 @@ class EmbeddingReceiver:
         received_BD = self.decode(frame, len(rows_B))
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
-    def receive_share(self, frame: Buffer, rows_B: Tensor, share: Share, missing: float) -> Tensor:
+    def receive_share(self, frame: Buffer, rows_B: Tensor, share: RowMask, missing: float) -> Tensor:
         """Return the embeddings [B, D] of a batch: the sender's share from the frame, and ``missing`` elsewhere.
 
         An empty frame has no rows: the sender takes no part in the batch, or was lost. Raises as ``receive``.
@@ -94,7 +94,7 @@ class EmbeddingReceiver:
             return torch.full((len(rows_B), self.width), missing)
         return share.spread(self.receive(frame, share.rows_of(rows_B)), missing)
 
-    def receive_part(self, part: Part, rows_B: Tensor, share: Share, missing: float) -> Tensor:
+    def receive_part(self, part: Part, rows_B: Tensor, share: RowMask, missing: float) -> Tensor:
         """Return ``receive_share`` of a message's part, and set the part's dense size.
 
         Raises MessageError as well, for an empty frame with samples expected, or a frame with none expected.

@@ -15,8 +15,8 @@ from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.forecast import Workload
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ServerProtocol
-from vfl.core.parties import Asked, Roster
-from vfl.core.presence import Presence, Share
+from vfl.core.parties import Parties, PendingReply
+from vfl.core.presence import Presence, RowMask
 from vfl.core.round_orders import Order, orders_of
 from vfl.messages.messages import Message, Part, PartKind
 
@@ -25,7 +25,7 @@ from vfl.messages.messages import Message, Part, PartKind
 class Exchanges:
     """Training of a split model: lines 3 to 18 of Algorithm 1, one exchange at a time."""
 
-    roster: Roster
+    roster: Parties
     trainer: HeadTrainer
     """The head model."""
     protocol: ServerProtocol
@@ -38,11 +38,11 @@ class Exchanges:
     round_index: int = field(default=-1, init=False)
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Rows [B] of each exchange of the present round."""
-    shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
+    shares: list[list[RowMask]] = field(default_factory=list[list[RowMask]], init=False)
     """The parties' shares of each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Losses of the present round, at the start of each exchange."""
-    under_way: deque[list[Asked]] = field(default_factory=deque[list[Asked]], init=False)
+    under_way: deque[list[PendingReply]] = field(default_factory=deque[list[PendingReply]], init=False)
     """Orders sent to all parties, the oldest first."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Exchanges:
         steps_left = self.config.training.local_iterations - len(losses)
         self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
 
-    def end_round(self) -> list[Asked]:
+    def end_round(self) -> list[PendingReply]:
         """Return the requests whose replies are the parties' reports; nothing else is under way then."""
         for _ in range(self.config.training.staleness):
             for asked in self.under_way.popleft():  # replies to orders that only brought an update
@@ -119,7 +119,7 @@ class Exchanges:
         self.shares[exchange] = [each.share for each in received]
         return received
 
-    def _receive_one(self, asked: Asked, rows_B: Tensor, share: Share) -> Received:
+    def _receive_one(self, asked: PendingReply, rows_B: Tensor, share: RowMask) -> Received:
         receiver, missing = asked.party.receiver, self.trainer.missing
 
         def decode(reply: Message) -> Received:
@@ -132,5 +132,5 @@ class Exchanges:
     def _of_nobody(self, width: int, samples: int) -> Received:
         """Return the embedding of an absent party: it takes part in no sample, and no gradient is returned."""
         missing_BD = torch.full((samples, width), self.trainer.missing, device=self.trainer.runtime.device)
-        nobody = Share.of(torch.zeros(samples, dtype=torch.bool))
+        nobody = RowMask.of(torch.zeros(samples, dtype=torch.bool))
         return Received(Part(PartKind.EMBEDDING, b""), missing_BD, nobody)

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from vfl.base.random import seeded
 from vfl.core.batch_statistics import batch_norms
-from vfl.core.team import Single
+from vfl.core.team import OneProcess
 from vfl.runs.runtime import Runtime
 
 OWN: Mapping[str, Tensor] = {}
@@ -53,7 +53,7 @@ class ForwardPasses:
     """D"""
     seed: int
     runtime: Runtime
-    team: Single
+    team: OneProcess
     """The party's processes, which divide a batch."""
     round_index: int = field(default=-1, init=False)
     done: int = field(default=0, init=False)

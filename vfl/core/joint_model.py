@@ -14,8 +14,8 @@ from vfl.base.errors import Diverged
 from vfl.config import ExperimentConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.head import HeadTrainer
-from vfl.core.parties import PartyHandle, Roster
-from vfl.core.presence import Share
+from vfl.core.parties import Parties, PartyProxy
+from vfl.core.presence import RowMask
 from vfl.core.row_by_row import each_alone
 from vfl.core.tasks import Tested, measure
 from vfl.data.files import Labels
@@ -37,7 +37,7 @@ class SplitModel:
         samples: their labels [M], and the parties that have a row for them.
     """
 
-    roster: Roster
+    roster: Parties
     trainer: HeadTrainer
     config: ExperimentConfig
     samples: Labels
@@ -82,20 +82,20 @@ class SplitModel:
             embeddings[party.name] = self.missing(stop - start, party.receiver.width) if gap else embedding_BD
         return embeddings
 
-    def permuted(self, party: PartyHandle, start: int, stop: int, permuted: Permuted) -> Tensor:
+    def permuted(self, party: PartyProxy, start: int, stop: int, permuted: Permuted) -> Tensor:
         """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
         wanted = SampleRange(start=start, stop=stop, permuted=permuted)
         share = self.shares(start, stop)[party.name]
         came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, share))
         return self.missing(stop - start, party.receiver.width) if came is None else came
 
-    def shares(self, start: int, stop: int) -> dict[str, Share]:
+    def shares(self, start: int, stop: int) -> dict[str, RowMask]:
         """Return each party's share of the samples ``start`` to ``stop``: those for which it has a row."""
         present_MK = self.samples.present
         if present_MK is None:
-            return {name: Share.of_all(stop - start) for name in self.roster.names}
+            return {name: RowMask.of_all(stop - start) for name in self.roster.names}
         by_party = zip(self.roster.names, present_MK[start:stop].unbind(1), strict=True)
-        return {name: Share.of(present_B) for name, present_B in by_party}
+        return {name: RowMask.of(present_B) for name, present_B in by_party}
 
     def missing(self, samples: int, width: int) -> Tensor:
         """Return [B, D] of values for missing embeddings."""
@@ -106,7 +106,7 @@ class SplitModel:
 
         Absent parties have none.
         """
-        one = Share.of_all(1)
+        one = RowMask.of_all(1)
         asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
         came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
         return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
@@ -123,7 +123,7 @@ class SplitModel:
             inputs = [representation_BP.to(runtime.device)]
             return each_alone(compute, inputs) if self.new else compute(inputs)
 
-    def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
+    def _decode(self, party: PartyProxy, share: RowMask, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""
         receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
         if not share.count:

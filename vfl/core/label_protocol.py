@@ -22,7 +22,7 @@ from torch import Tensor
 from vfl.base.digest import weights_digest
 from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.core.head import HeadTrainer
-from vfl.core.presence import Presence, Share, pack, unpack
+from vfl.core.presence import Presence, RowMask, pack, unpack
 from vfl.core.privacy.defences import Defence
 from vfl.messages.messages import Message, Part, PartKind
 from vfl.runs.checkpoint import State
@@ -39,7 +39,7 @@ class Received(NamedTuple):
     """The frame as received, with its dense size."""
     embedding_BD: Tensor
     """Decoded embedding, on the head's device."""
-    share: Share
+    share: RowMask
     """The samples in which the party takes part."""
 
 
@@ -63,7 +63,7 @@ class ShareEmbeddings:
 
     head_sync: HeadSync
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
         """Return theta_0 as each party's parts and its digest, if parties replay; they know their shares already."""
         if self.head_sync == "broadcast":
             return [()] * len(shares[0]), None
@@ -92,7 +92,7 @@ class ReturnGradients:
     defence: Defence | None = None
     """Defence applied to each party's gradients before they leave."""
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
         """Return each party's own share, unless all are whole; others' gaps stay hidden. No theta_0 is sent.
 
         A party cannot tell whether it lacks a sample or is left out of it.
@@ -166,14 +166,14 @@ class HeadReplica:
     def __post_init__(self) -> None:
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
-        self._shares: list[list[Share]] = []  # the parties' shares of each batch
-        self._own = Share.of_all(0)  # this party's part in the present exchange
+        self._shares: list[list[RowMask]] = []  # the parties' shares of each batch
+        self._own = RowMask.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
         self._labels_B = self.labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Load theta_0, noting the replica's drift from it; return the party's share of each batch."""
         self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index)
@@ -266,11 +266,11 @@ class ReceivedGradient:
         self._batches: Sequence[Tensor] = []
         self._gradient_nD = torch.empty(0)
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Read the party's own share from the server; without one it is all samples."""
         self._batches = batches
         told = message.payloads(PartKind.PRESENCE)
-        return unpack(told[0], batches) if told else [Share.of_all(len(rows_B)) for rows_B in batches]
+        return unpack(told[0], batches) if told else [RowMask.of_all(len(rows_B)) for rows_B in batches]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the gradient of the party's embedding."""

@@ -13,8 +13,8 @@ T = TypeVar("T")
 class PartyLink(Protocol):
     """A link to a party: requests in order, each with its reply. Callers cannot tell links apart.
 
-    Everything but ``blame`` and ``close`` starts an operation and returns its future, so that all parties can be asked
-    before the first reply is awaited. Call and future raise PeerLost if the party is lost.
+    Everything but ``reject_reply`` and ``close`` starts an operation and returns its future, so that all parties can
+    be asked before the first reply is awaited. Call and future raise PeerLost if the party is lost.
     """
 
     name: str
@@ -28,7 +28,7 @@ class PartyLink(Protocol):
         """Send a message; the future holds the reply. The party handles requests in the order sent."""
         ...
 
-    def blame(self, error: Exception) -> NoReturn:
+    def reject_reply(self, error: Exception) -> NoReturn:
         """Blame the party for an error that its reply has caused; the party is then lost. Raises PeerLost.
 
         For a party in the same process the error itself is raised.
@@ -53,7 +53,7 @@ def read(link: PartyLink, reply: "Future[Message]", parse: Callable[[Message], T
     try:
         return parse(message)
     except Exception as error:
-        link.blame(error)
+        link.reject_reply(error)
 
 
 def done(outcome: T) -> "Future[T]":

@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from vfl.config import ExperimentConfig
-from vfl.core.build import OwnModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
+from vfl.core.build import GivenModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
 from vfl.core.link import PartyLink, done
 from vfl.core.party import FeatureParty
 from vfl.core.server import HeadServer
@@ -33,7 +33,7 @@ class LocalLink(PartyLink):
         """Let the party answer; its error is raised here."""
         return done(self.party.handle(request, self.samples))
 
-    def blame(self, error: Exception) -> NoReturn:
+    def reject_reply(self, error: Exception) -> NoReturn:
         """Raise the error: both sides are this process."""
         raise error
 
@@ -87,7 +87,7 @@ def build_in_process(
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     source: Source | None = None,
-    given: OwnModules | None = None,
+    given: GivenModules | None = None,
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class PartyHandle:
+class PartyProxy:
     """One party: its link, the receiver of its embeddings, and the record of its messages."""
 
     receiver: EmbeddingReceiver
@@ -44,12 +44,12 @@ class PartyHandle:
         """Seconds during which its orders were under way so far; None if nothing travels."""
         return self.link.under_way_s if self.link else None
 
-    def ask(self, request: Message) -> "Asked":
+    def ask(self, request: Message) -> "PendingReply":
         """Send the party a message, and record it."""
         reply = self.attempt(lambda link: link.send(request))
         if reply is not None:
             self.ledger.record(self.name, "downlink", request)
-        return Asked(self, reply)
+        return PendingReply(self, reply)
 
     def save(self, rounds: int) -> Callable[[], State]:
         """Let the party save its state after ``rounds`` rounds; return a function that waits for the server's part."""
@@ -85,10 +85,10 @@ class PartyHandle:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class PendingReply:
     """A request under way to a party."""
 
-    party: PartyHandle
+    party: PartyProxy
     reply: "Future[Message] | None"
     """Future of the reply; None if the party was absent."""
 
@@ -114,13 +114,13 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Roster:
+class Parties:
     """All parties, in the order in which their embeddings are concatenated."""
 
-    parties: Sequence[PartyHandle]
+    parties: Sequence[PartyProxy]
     ledger: Ledger
 
-    def __iter__(self) -> Iterator[PartyHandle]:
+    def __iter__(self) -> Iterator[PartyProxy]:
         """Iterate over all parties, including absent ones."""
         return iter(self.parties)
 
@@ -130,7 +130,7 @@ class Roster:
         return tuple(party.name for party in self.parties)
 
     @property
-    def present(self) -> list[PartyHandle]:
+    def present(self) -> list[PartyProxy]:
         """The parties that are not absent."""
         return [party for party in self.parties if party.present]
 

@@ -20,13 +20,13 @@ from vfl.config.schedules import largest, schedule_of
 from vfl.core.batch_statistics import embed_still
 from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.meter import RoundMeter
-from vfl.core.costs.prices import price
+from vfl.core.costs.prices import model_costs
 from vfl.core.embeddings import EmbeddingSender, encode_as
 from vfl.core.finished_model import EvaluatedModels
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import PartyProtocol
-from vfl.core.privacy.defences import Open
-from vfl.core.team import Single
+from vfl.core.privacy.defences import NoDefence
+from vfl.core.team import OneProcess
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.messages.control import (
@@ -69,8 +69,8 @@ class FeatureParty:
         sender: EmbeddingSender,
         config: ExperimentConfig,
         runtime: Runtime,
-        team: Single | None = None,
-        defence: Open = Open(),  # noqa: B008 - without state
+        team: OneProcess | None = None,
+        defence: NoDefence = NoDefence(),  # noqa: B008 - without state
         optimizer: MakeOptimizer | None = None,
     ) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class FeatureParty:
         self.config = config
         self.runtime = runtime
         self.defence = defence
-        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
+        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or OneProcess())
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
@@ -136,8 +136,8 @@ class FeatureParty:
         match request.kind:
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
-            case Kind.PRICES:
-                return (price(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
+            case Kind.MODEL_COSTS:
+                return (model_costs(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
             case Kind.COLUMNS:
                 return (ColumnCount(columns=columns).part(),)
             case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == columns:  # the owner's process notes it

@@ -30,7 +30,7 @@ from vfl.messages.messages import Buffer, MessageError
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class RowMask:
     """A party's share of a batch: the samples in which it takes part."""
 
     present_B: Tensor
@@ -41,13 +41,13 @@ class Share:
     """The share is all samples of the batch."""
 
     @classmethod
-    def of(cls, present_B: Tensor) -> "Share":
+    def of(cls, present_B: Tensor) -> "RowMask":
         """Return the share given by a mask of samples."""
         count = int(present_B.sum())
         return cls(present_B, count, count == len(present_B))
 
     @classmethod
-    def of_all(cls, samples: int) -> "Share":
+    def of_all(cls, samples: int) -> "RowMask":
         """Return the share of all samples of a batch."""
         return cls(torch.ones(samples, dtype=torch.bool), samples, whole=True)
 
@@ -91,16 +91,16 @@ class Presence:
         stays_N1 = 1 - self.dropout + self.dropout**holders_N1 / holders_N1
         return [float(share) for share in (held_NK * stays_N1).mean(dim=0)]
 
-    def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[Share]]:
+    def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[RowMask]]:
         """Return each party's share of each of a round's batches of rows [B].
 
         Of the parties that have a row for a sample at least one stays, the one with the highest draw.
         """
         if self.whole:
-            return [[Share.of_all(len(rows_B))] * self.parties for rows_B in batches]
+            return [[RowMask.of_all(len(rows_B))] * self.parties for rows_B in batches]
         # One stream a round, drawn from in the order of the batches: every side must go through all of them.
         stream = generator(self.seed, "party_dropout", round_index)
-        return [[Share.of(own_B) for own_B in self._of_batch(rows_B, stream).unbind(1)] for rows_B in batches]
+        return [[RowMask.of(own_B) for own_B in self._of_batch(rows_B, stream).unbind(1)] for rows_B in batches]
 
     def _of_batch(self, rows_B: Tensor, stream: torch.Generator) -> Tensor:
         held_BK = torch.ones(len(rows_B), self.parties, dtype=torch.bool)
@@ -115,15 +115,15 @@ class Presence:
         return held_BK & ((drawn_BK >= self.dropout) | highest_BK)
 
 
-def pack(shares: Sequence[Share]) -> bytes:
+def pack(shares: Sequence[RowMask]) -> bytes:
     """Return one party's shares of a round's batches as bits."""
     return np.packbits(torch.cat([share.present_B for share in shares]).numpy()).tobytes()
 
 
-def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[Share]:
+def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[RowMask]:
     """Return the shares that ``pack`` wrote. Raises MessageError for bits of another number of samples."""
     sizes = [len(rows_B) for rows_B in batches]
     if len(bits) != -(-sum(sizes) // 8):
         raise MessageError(f"presence of {8 * len(bits)} samples came, the round has {sum(sizes)}")
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=sum(sizes)).astype(bool)
-    return [Share.of(present_B) for present_B in torch.split(torch.as_tensor(flags), sizes)]
+    return [RowMask.of(present_B) for present_B in torch.split(torch.as_tensor(flags), sizes)]

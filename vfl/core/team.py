@@ -25,7 +25,7 @@ from vfl.runs.torchrun_group import Workers
 Call = Callable[..., Tensor]
 
 
-class Single:
+class OneProcess:
     """The only process of a party."""
 
     def embed(self, model: nn.Module, call: Call, inputs: Sequence[Tensor], runtime: Runtime) -> Tensor:
@@ -36,7 +36,7 @@ class Single:
         """Turn the gradients of the weights into those of all n samples."""
 
 
-class Team(Single):
+class Team(OneProcess):
     """The processes of a party under torchrun. All must make the same calls in the same order."""
 
     def __init__(self, workers: Workers) -> None:

@@ -181,7 +181,7 @@ class Source:
         """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none."""
         return None
 
-    def strangers(self, party: str, preparation: Preparation, samples: Samples) -> str:
+    def warning_of_unseen_values(self, party: str, preparation: Preparation, samples: Samples) -> str:
         """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
         return ""
 

@@ -153,7 +153,7 @@ class Description(Control):
 
 
 class AskedRatios(Control):
-    """PRICES: ratios alpha, ascending."""
+    """MODEL_COSTS: ratios alpha, ascending."""
 
     alphas: Annotated[tuple[Ratio, ...], Field(max_length=MAX_RATIOS)]
 

@@ -49,7 +49,7 @@ class Kind(IntEnum):
     DESCRIPTION = 11
     MEAN = 12
     """Asks for the mean of the embeddings of all training samples; answered by an EVALUATION of one row."""
-    PRICES = 13
+    MODEL_COSTS = 13
     """Asks for the costs of the party's model at some ratios alpha."""
     PRICED = 14
     LOOK_UP = 15
@@ -120,7 +120,7 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
-    Kind.PRICES: Kind.PRICED,
+    Kind.MODEL_COSTS: Kind.PRICED,
     Kind.LOOK_UP: Kind.FOUND,
     Kind.COLUMNS: Kind.COUNTED,
     Kind.IMPORTANCE: Kind.DONE,
@@ -135,7 +135,7 @@ REPLIES: Mapping[Kind, Kind] = {
 }
 """Kind of the reply, by the kind of the request."""
 MEASURING = frozenset(
-    {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
+    {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.MODEL_COSTS, Kind.PRICED}
     | {Kind.LOOK_UP, Kind.FOUND, Kind.COLUMNS, Kind.COUNTED, Kind.IMPORTANCE}
 )
 """Kinds of messages that evaluate the model and do not train it."""
@@ -156,7 +156,7 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.DONE: (),
     Kind.DESCRIPTION: (PartKind.CONTROL,),
     Kind.MEAN: (),
-    Kind.PRICES: (PartKind.CONTROL,),
+    Kind.MODEL_COSTS: (PartKind.CONTROL,),
     Kind.PRICED: (PartKind.CONTROL,),
     Kind.LOOK_UP: (PartKind.KEYS,),
     Kind.FOUND: (PartKind.CONTROL, PartKind.PRESENCE, PartKind.EMBEDDING, PartKind.KEYS),

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
-from vfl.base.metrics import shown, title
+from vfl.base.metrics import format_metric, title
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.joint_model import SplitModel
 from vfl.core.local import InProcess, LocalLink
-from vfl.core.parties import PartyHandle, Roster
+from vfl.core.parties import Parties, PartyProxy
 from vfl.core.tasks import Task
 from vfl.data.files import LabelData, Labels
 from vfl.data.prediction_files import labels_or_zeros
@@ -157,7 +157,7 @@ def scores_of(
 ) -> dict[str, str]:
     """Return the scores of predictions in the metric of the task."""
     task = joint.trainer.task
-    value = shown(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
+    value = format_metric(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
     return {f"{title(task.metric)}{without}": value}
 
@@ -230,7 +230,7 @@ def predict_new_rows(
     for party, part in zip(trained.parties, samples.parts, strict=True):
         if party.name in away:
             continue
-        if line := trained.source.strangers(party.name, party.preparation, part):
+        if line := trained.source.warning_of_unseen_values(party.name, party.preparation, part):
             warnings.warn(line, stacklevel=2)
         rows, far = part.held_rows(), trained.source.outliers(party.name, party.preparation, part.held())
         for row, line in islice(far, MOST_NAMED):
@@ -338,7 +338,7 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
         )
         for party in trained.parties
     }
-    asked = [PartyHandle(party.receiver, links[party.name], roster.ledger) for party in roster]
+    asked = [PartyProxy(party.receiver, links[party.name], roster.ledger) for party in roster]
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
@@ -346,7 +346,7 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
     labels_N = labels_or_zeros(whole.labels, len(whole))
     return replace(
         trained.server.joint,
-        roster=Roster(asked, roster.ledger),
+        roster=Parties(asked, roster.ledger),
         samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
         new=True,
     )

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from vfl.base.amounts import amount
-from vfl.base.metrics import axis, drawn, title
+from vfl.base.metrics import axis, in_axis_units, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import ALPHA, BETA, ReportedRun, Subject, Variant, is_number, key_label, setting_label
 from vfl.reports.subsets import CAPTION, draw_lost, tested_variants
@@ -121,7 +121,7 @@ def _curves(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
     for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
-        scores = [[drawn(metric, value) for _, value in run.curve] for run in variant.runs]
+        scores = [[in_axis_units(metric, value) for _, value in run.curve] for run in variant.runs]
         # A seed may have stopped early: further rounds are means over those that went on.
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
@@ -171,11 +171,11 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
         group: str | None = setting_label(key, value)
         style = {name: curve_style(position, 1)[name] for name in ("color", "marker")}
         for variant in (each for each in subject.variants if each.settings.get(key) == value):
-            point, score = f"point_{len(hover)}", drawn(subject.metric, variant.score)
+            point, score = f"point_{len(hover)}", in_axis_units(subject.metric, variant.score)
             hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
             axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
             group = None  # only once in the legend
-    on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
+    on_front = [(cost(variant), in_axis_units(subject.metric, variant.score)) for variant in front]
     circles: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
     line: dict[str, Any] = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1}
     axes.plot(*zip(*on_front, strict=True), label="Pareto front", **line, **circles)
@@ -226,7 +226,7 @@ def _mean_curve(
     curves = [[(spent(run)[number], score) for number, score in run.curve] for run in variant.runs]
     metric = variant.runs[0].metric
     points = [
-        (mean(cost for cost, _ in each), drawn(metric, mean(score for _, score in each)))
+        (mean(cost for cost, _ in each), in_axis_units(metric, mean(score for _, score in each)))
         for each in zip(*curves, strict=False)  # one may have stopped early
     ]
     return [cost for cost, _ in points], [score for _, score in points]
@@ -240,7 +240,9 @@ def _grid(subject: Subject) -> list[Drawing]:
     figure, axes = new_axes("β", "α")
     axes.grid(visible=False)
     found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
-    shown = np.array([[np.nan if each is None else drawn(subject.metric, each.score) for each in row] for row in found])
+    shown = np.array(
+        [[np.nan if each is None else in_axis_units(subject.metric, each.score) for each in row] for row in found]
+    )
     mesh = axes.pcolormesh(shown, cmap="cividis", edgecolors="white", linewidth=1)
     middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
     for row, column in np.argwhere(~np.isnan(shown)).tolist():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vfl.reports.figures import MOST_CURVES, ON_DARK, ON_LIGHT, Drawing, new_axes, place_legend
 from vfl.reports.runs import Subject
-from vfl.runs.atomic import inert
+from vfl.runs.atomic import escape_formula
 from vfl.runs.diagram_style import INK, curve_style
 
 PREDICTIONS = "predictions.csv"
@@ -63,7 +63,7 @@ def read_predictions(path: Path) -> Predicted | None:
         return Predicted((), labels, values, values[:, None])
     columns = [place for place, name in enumerate(heading) if place > first + 1 and name.startswith("p_")]
     classes = tuple(heading[place].removeprefix("p_") for place in columns)
-    codes = {str(inert(name)): float(code) for code, name in enumerate(classes)}
+    codes = {str(escape_formula(name)): float(code) for code, name in enumerate(classes)}
     labels, chosen = (np.array([codes[row[place]] for row in rows]) for place in (first - 1, first))
     return Predicted(classes, labels, chosen, np.array([[float(row[place]) for place in columns] for row in rows]))
 

@@ -7,7 +7,7 @@ from statistics import mean
 
 from matplotlib.axes import Axes
 
-from vfl.base.metrics import drawn, shown
+from vfl.base.metrics import format_metric, in_axis_units
 from vfl.base.subsets import AND, lost_without
 from vfl.reports.runs import Subject, Variant
 from vfl.runs.diagram_style import COLORS
@@ -41,7 +41,7 @@ def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
         (
             each.replace(AND, ", "),
             *(
-                shown(metric, _mean_value(variant, each)) if each in sets else ""
+                format_metric(metric, _mean_value(variant, each)) if each in sets else ""
                 for variant, sets in zip(variants, known, strict=True)
             ),
         )
@@ -61,4 +61,4 @@ def _lost(variant: Variant) -> dict[str, float]:
     values = {each: _mean_value(variant, each) for each in _sets(variant)}
     metric = variant.runs[0].metric
     lost = lost_without(values, _sets(variant)[0].split(AND), metric)
-    return {party: drawn(metric, value) for party, value in lost.items()}
+    return {party: in_axis_units(metric, value) for party, value in lost.items()}

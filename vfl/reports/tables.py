@@ -7,7 +7,7 @@ from itertools import compress
 from typing import Any
 
 from vfl.base.amounts import amount
-from vfl.base.metrics import LOWER_IS_BETTER, axis, drawn, shown, title
+from vfl.base.metrics import LOWER_IS_BETTER, axis, format_metric, in_axis_units, title
 from vfl.reports.judge import (
     TIE,
     cheapest_within,
@@ -79,7 +79,7 @@ def settings_table(subject: Subject) -> TableData:
     reference, several = subject.reference, len(subject.variants) > 1
     rows: list[tuple[str, ...]] = []
     for variant in sorted(subject.variants, key=merit, reverse=True):
-        scores = [drawn(subject.metric, run.score) for run in variant.runs]
+        scores = [in_axis_units(subject.metric, run.score) for run in variant.runs]
         spread = f" ({min(scores):.2f} to {max(scores):.2f})" if len(scores) > 1 else ""
         marks = [name for name, front in (("bytes", on_bytes), ("MACs", on_macs)) if variant in front]
         rows.append(
@@ -114,7 +114,7 @@ def settings_table(subject: Subject) -> TableData:
 def time_table(subject: Subject) -> TableData:
     """Return the costs of every setting until it reached the target score."""
     target = target_score(subject)
-    goal = shown(subject.metric, target)
+    goal = format_metric(subject.metric, target)
     rows: list[tuple[str, ...]] = []
     for variant in subject.variants:
         spent = reached(variant, target)
@@ -249,14 +249,14 @@ def advice(subject: Subject) -> str:
     remark = noise(best, reference)
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
-        f"test {title(subject.metric)} {shown(subject.metric, best.score)}, {_change(best, reference)} "
+        f"test {title(subject.metric)} {format_metric(subject.metric, best.score)}, {_change(best, reference)} "
         f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}; "
         f"train it by: lvfl train {shlex.quote(str(run / 'config.yaml'))}"
     )
 
 
 def _score(variant: Variant) -> str:
-    return f"{drawn(variant.runs[0].metric, variant.score):.2f}"
+    return f"{in_axis_units(variant.runs[0].metric, variant.score):.2f}"
 
 
 def _change(variant: Variant, reference: Variant) -> str:

@@ -73,7 +73,7 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]], writer: str = "") ->
     write_atomically(path, text.getvalue(), writer)
 
 
-def inert(cell: object) -> object:
+def escape_formula(cell: object) -> object:
     """Return a cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it.
 
     Numbers and other text stay as they are. Text that begins with apostrophes and then like a formula gets one more, so

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vfl.base.metrics import is_better, shown, title
+from vfl.base.metrics import format_metric, is_better, title
 from vfl.runs.atomic import naming, write_atomically
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Callback, Metrics, TrainingLoop, Viewer, Watched
@@ -92,7 +92,7 @@ class ShowProgress(Viewer):
         metric = loop.metric
         texts = [f"loss {metrics['loss/train']:.4f}"] if "loss/train" in metrics else []
         if (value := metrics.get(f"{metric}/test")) is not None:
-            texts.append(f"test {title(metric)} {shown(metric, value)}")
+            texts.append(f"test {title(metric)} {format_metric(metric, value)}")
         text = "  ".join(texts + [form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics])
         self.bar.update(self.task, completed=0)
         self._label_round(loop)
@@ -146,5 +146,5 @@ class EarlyStop(Callback):
     def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
         if self.best is not None and self.waited >= self.patience:
             metric = loop.metric
-            best = f"no better test {title(metric)} than {shown(metric, self.best)}"
+            best = f"no better test {title(metric)} than {format_metric(metric, self.best)}"
             loop.request_stop(f"{best} in {self.patience} evaluations")

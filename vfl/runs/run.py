@@ -15,7 +15,7 @@ from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built, Stage, mode_of
-from vfl.runs.run_folder import as_begun, check_run, only_process_in, open_run, update_config, write_summary
+from vfl.runs.run_folder import check_run, only_process_in, open_run, update_config, with_threads_of_run, write_summary
 from vfl.runs.runtime import start_runtime, with_threads
 from vfl.runs.signals import stop_on_signal
 from vfl.runs.tensorboard import how_to_watch
@@ -60,7 +60,7 @@ def run_experiment(
     """
     mode, workers = mode_of(config), workers or SingleProcess()
     first = workers.rank == 0
-    config, threads = as_begun(run_dir, config), torch.get_num_threads()
+    config, threads = with_threads_of_run(run_dir, config), torch.get_num_threads()
     if first:
         check_run(run_dir, config, resume=resume)
     chooses = config.threads is None and not (run_dir / "config.yaml").exists()

@@ -62,12 +62,14 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(_saved(saved).fixed(), with_whole_paths(config).fixed())
+    changes = changed_keys(
+        _saved(saved).settings_fixed_on_resume(), with_whole_paths(config).settings_fixed_on_resume()
+    )
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
 
-def as_begun(run_dir: Path, config: ExperimentConfig) -> ExperimentConfig:
+def with_threads_of_run(run_dir: Path, config: ExperimentConfig) -> ExperimentConfig:
     """Return the experiment with the threads of the run that has begun in the folder, unless it names a number."""
     if config.threads is not None or not (run_dir / "config.yaml").exists():
         return config
@@ -87,7 +89,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
                 write_atomically(saved, dump_config(with_whole_paths(config)))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if _saved(saved).fixed() != with_whole_paths(config).fixed():
+    if _saved(saved).settings_fixed_on_resume() != with_whole_paths(config).settings_fixed_on_resume():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 

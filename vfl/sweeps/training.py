@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vfl.base.errors import ConfigError, Diverged, one_line
-from vfl.base.metrics import shown, title
+from vfl.base.metrics import format_metric, title
 from vfl.config.registry import component_hint
 from vfl.console import TRY_LATER, ShowConsole, failure_code
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
@@ -30,7 +30,7 @@ class Tell(Callback):
         """Report the round."""
         metric = loop.metric
         score = metrics.get(f"{metric}/test")
-        told = None if score is None else f"{title(metric)} {shown(metric, score)}"
+        told = None if score is None else f"{title(metric)} {format_metric(metric, score)}"
         self.tell(Progress(round_index + 1, told))
 
 

@@ -53,7 +53,7 @@ class Consent:
             self._check_rows(SampleRange.of(message))
         elif message.kind in (Kind.COLUMNS, Kind.IMPORTANCE):
             self._check_importance()
-        elif message.kind is Kind.PRICES:
+        elif message.kind is Kind.MODEL_COSTS:
             if self._priced:
                 raise MessageError("prices are ordered again, once in a round is agreed")
             self._priced = True

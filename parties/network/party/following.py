@@ -8,7 +8,7 @@ from pathlib import Path
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError
 from vfl.core.party import FeatureParty
-from vfl.core.team import Single, Team
+from vfl.core.team import OneProcess, Team
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.party.training_session import PartyWorker
 from vfl.parties.network.wire.frame import pack, unpack
@@ -26,9 +26,9 @@ class Follower(PartyWorker):
         """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
 
 
-def team_of(workers: SingleProcess) -> Single:
+def team_of(workers: SingleProcess) -> OneProcess:
     """Return the team in which the processes share a batch."""
-    return Team(workers) if isinstance(workers, Workers) else Single()
+    return Team(workers) if isinstance(workers, Workers) else OneProcess()
 
 
 def must_hold(workers: SingleProcess, held: str) -> None:

@@ -38,13 +38,13 @@ from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
-    as_begun,
     check_run,
     forget_attempt,
     only_process_in,
     open_run,
     read_run_id,
     update_config,
+    with_threads_of_run,
     write_run_id,
 )
 from vfl.runs.runtime import start_runtime, use_threads_for
@@ -93,10 +93,10 @@ class Notes:
         if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
             write_recording(party.protocol.recording(self.name), self.run_dir)
 
-    def strangers(self, party: FeatureParty) -> None:
+    def warning_of_unseen_values(self, party: FeatureParty) -> None:
         """Warn, once, of samples to predict that are unlike those of the training."""
         assert self.holding.wanted is not None
-        line = self.holding.source.strangers(self.name, party.preparation, self.holding.wanted)
+        line = self.holding.source.warning_of_unseen_values(self.name, party.preparation, self.holding.wanted)
         if line and line not in self.said:
             self.said.add(line)
             self.console.print(f"warning: {line}")
@@ -132,7 +132,7 @@ def run_party(
     tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
     dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
     forget_attempt(run_dir, AUDIT)
-    config = as_begun(run_dir, config)
+    config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
     restore = restorer(config, name, holding, workers, run_dir)
@@ -147,7 +147,14 @@ def run_party(
         check_welcome(run_dir, welcome.run)
         passed_on = partial(pass_on, workers)
         worker = PartyWorker(
-            welcome.run, restore, store, consent, passed_on, notes.answer, holding.wanted, notes.strangers
+            welcome.run,
+            restore,
+            store,
+            consent,
+            passed_on,
+            notes.answer,
+            holding.wanted,
+            notes.warning_of_unseen_values,
         )
         return partial(_obey, worker, run_dir, welcome.run)
 
@@ -174,7 +181,7 @@ def restorer(
     if workers.size > 1 and config.privacy.record:
         raise ConfigError("privacy.record: of several processes each sees a part; let the party train as one process")
     runtime, team = start_runtime(config), team_of(workers)
-    must_hold(workers, f"{config.fixed()} {holding.digests}")
+    must_hold(workers, f"{config.settings_fixed_on_resume()} {holding.digests}")
 
     def restore(state: State | None) -> FeatureParty:
         secret = noise_key(config, run_dir)

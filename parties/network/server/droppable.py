@@ -11,7 +11,7 @@ from vfl.base.errors import PeerLost
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver
 from vfl.core.link import PartyLink
-from vfl.core.parties import PartyHandle
+from vfl.core.parties import PartyProxy
 from vfl.parties.network.server.link import reference
 from vfl.runs.checkpoint import State
 
@@ -19,7 +19,7 @@ ABSENT = "absent"
 """Key in the server's checkpoint, beside the reference to a party's state: the party was absent."""
 
 
-class DroppableParty(PartyHandle):
+class DroppableParty(PartyProxy):
     """A party that is absent from the moment that it is lost, to the end of the session.
 
     Args:

@@ -39,7 +39,7 @@ class RemoteLink:
             reply.add_done_callback(lambda _: self._count(sent_s))
         return reply
 
-    def blame(self, error: Exception) -> NoReturn:
+    def reject_reply(self, error: Exception) -> NoReturn:
         """Tell the party the error in its reply, and end its stream."""
         lost = PeerMisbehaved(self.name, plain(str(error) or repr(error)))
         self.connection.expel(lost)

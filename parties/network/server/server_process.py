@@ -13,7 +13,7 @@ from vfl.config import ExperimentConfig
 from vfl.console import DONE, INTERRUPTED
 from vfl.core.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from vfl.core.costs.decisions import recorded_decisions
-from vfl.core.parties import Roster
+from vfl.core.parties import Parties
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
@@ -36,7 +36,6 @@ from vfl.runs.mode import Built
 from vfl.runs.run import RunOutcome, train
 from vfl.runs.run_folder import (
     RUN_ID,
-    as_begun,
     check_run,
     forget_attempt,
     only_process_in,
@@ -44,6 +43,7 @@ from vfl.runs.run_folder import (
     read_run_id,
     read_summary,
     update_config,
+    with_threads_of_run,
     write_run_id,
 )
 from vfl.runs.runtime import Runtime, start_runtime, use_threads_for
@@ -198,7 +198,7 @@ class ServerProcess:
         store.usable = usable
         return store
 
-    def _roster(self, hub: Hub, connections: Connections, session: int, console: Console) -> Roster:
+    def _roster(self, hub: Hub, connections: Connections, session: int, console: Console) -> Parties:
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         if not self.drops:
             return build_roster(links, self.labels.train, self.config)
@@ -259,7 +259,7 @@ def run_server(
         console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     forget_attempt(run_dir, RUN_ID, AUDIT)
-    config = as_begun(run_dir, config)
+    config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     if config.training.labels == "server":  # else parties repeat the head's steps, with PyTorch's number as well

@@ -26,7 +26,7 @@ from vfl.compression.shrink import PrunableOptimizer
 from vfl.config.files import parse_overrides, read_yaml
 from vfl.config.lightweighting import PruningConfig
 from vfl.core.party import FeatureParty
-from vfl.core.privacy.defences import Open
+from vfl.core.privacy.defences import NoDefence
 from vfl.messages.messages import Message
 
 PROTOCOL = Path(__file__).with_name("variants.yaml")
@@ -102,7 +102,7 @@ def _below(scores: Mapping[str, Tensor], threshold: float) -> dict[str, int]:
     }
 
 
-class Distilling(Open):
+class Distilling(NoDefence):
     """Adds self-distillation's gradient to the sent one."""
 
     target_nD: Tensor | None = None

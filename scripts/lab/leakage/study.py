@@ -22,7 +22,7 @@ from vfl.audit.audit import (
     INVERSION,
     NORM,
     Finding,
-    Seen,
+    ObservedMessages,
     attacks_on_features,
     attacks_on_labels,
     attacks_with_gradients,
@@ -90,7 +90,7 @@ def rows_of(folder: Path, plan: Mapping[str, Any], parts: tuple[str, ...]) -> It
                     yield {"round": done} | cells(finding) | costs
 
 
-def attacks(seen: Seen, seed: int, slow_rows: int, *, fast: bool) -> list[Finding]:
+def attacks(seen: ObservedMessages, seed: int, slow_rows: int, *, fast: bool) -> list[Finding]:
     """Return the findings of the fast attacks on all rows, and of the slow ones on the first ``slow_rows``."""
     with_labels = seen.gradients_ND is not None
     found = attacks_with_gradients(seen, seed, only=(NORM, DIRECTION)) if with_labels and fast else []
@@ -102,7 +102,7 @@ def attacks(seen: Seen, seed: int, slow_rows: int, *, fast: bool) -> list[Findin
     return [*found, *attacks_on_features(few, seed)]
 
 
-def first_rows(seen: Seen, rows: int) -> Seen:
+def first_rows(seen: ObservedMessages, rows: int) -> ObservedMessages:
     """Return what was seen of the first rows."""
     return replace(
         seen,

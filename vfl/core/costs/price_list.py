@@ -24,7 +24,7 @@ class PriceList:
         """The costs of all parties."""
         roster, config = self.exchanges.roster, self.exchanges.config
         alphas = scheduled_alphas(config.lightweighting.alpha)
-        request = Message(Kind.PRICES, parts=(AskedRatios(alphas=alphas).part(),))
+        request = Message(Kind.MODEL_COSTS, parts=(AskedRatios(alphas=alphas).part(),))
         asked = [party.ask(request) for party in roster if party.name not in self.prices]
         # Nothing can be spared a party that is away.
         free = Prices(macs_per_sample=(0,) * len(alphas), parameters=(0,) * len(alphas))

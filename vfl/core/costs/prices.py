@@ -54,7 +54,7 @@ def build_forecast(
     return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
 
 
-def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
+def model_costs(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
     """Return the cost of a party's model at each of some ascending ratios, by pruning a copy of it.
 
     ``example`` is a batch of one sample.

@@ -88,7 +88,7 @@ Defence = MaxNorm | Gaussian
 """Defence that changes the rows of a batch before they leave."""
 
 
-class Open:
+class NoDefence:
     """A party without a defence: its embeddings leave unchanged."""
 
     def conceal(self, embedding_nD: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Concealed(Open):
+class Concealed(NoDefence):
     """A party that sends noisy embeddings."""
 
     defence: Gaussian
@@ -133,7 +133,7 @@ class Concealed(Open):
 
 
 @dataclass(frozen=True)
-class Decorrelated(Open):
+class Decorrelated(NoDefence):
     """A party that also trains its embeddings to depend less on its features."""
 
     weight: float
@@ -149,7 +149,7 @@ class Decorrelated(Open):
         return gradient_nD + self.weight * slope_nD
 
 
-def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
+def party_defence(privacy: PrivacyConfig, secret: bytes) -> NoDefence:
     """Return a party's defence of its embeddings."""
     match privacy.embeddings:
         case "gaussian":
@@ -157,7 +157,7 @@ def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
         case "distance_correlation":
             return Decorrelated(privacy.embedding_strength)
         case None:
-            return Open()
+            return NoDefence()
 
 
 def server_defence(privacy: PrivacyConfig, secret: bytes) -> Defence | None:

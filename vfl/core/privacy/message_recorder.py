@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vfl.base.errors import ConfigError
 from vfl.core.label_protocol import PartyProtocol, ReceivedGradient
-from vfl.core.presence import Share
+from vfl.core.presence import RowMask
 from vfl.messages.messages import Message
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import State
@@ -51,7 +51,7 @@ class MessageRecorder:
     """Round that was recorded, -1 for none."""
     _rows_by_exchange: list[Tensor] = field(default_factory=list[Tensor], init=False)
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Begin a round, and record the rows in which the party takes part."""
         self.round_index = message.round_index
         self.rows, self.embeddings, self.gradients = [], [], []

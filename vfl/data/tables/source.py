@@ -98,7 +98,7 @@ class Tables(Source):
         assert isinstance(preparation, TablePreparation)
         return preparation.to_json(*self.columns(party))
 
-    def strangers(self, party: str, preparation: Preparation, samples: Samples) -> str:
+    def warning_of_unseen_values(self, party: str, preparation: Preparation, samples: Samples) -> str:
         """Return a line that counts the owner's new or rare categories by column, for the owner alone; "" for none."""
         counts = zip(self.columns(party)[1], preparation.unknown(samples), strict=True)
         cells = [f"{count} of column {name!r}" for name, count in counts if count]
