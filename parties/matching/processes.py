@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.tables import TableConfig
+from vfl.config.tables import TableConfig, label_owner
 from vfl.console import DONE
 from vfl.data.tables.matching_input import of_rows, own_keys
 from vfl.data.tables.matching_result import read_match
@@ -67,7 +67,7 @@ def serve_match(
     Raises ValueError for unusable settings, PeerLost if an owner stays away.
     """
     _check(config)
-    leader = next((name for name, table in config.data.tables.items() if table.label is not None), None)
+    leader = label_owner(config.data.tables)
     if leader is None:
         raise ConfigError("data.tables: no owner has a label; name its column at one, so that no other can claim to")
     tls = load_identity(SERVER, config.network, insecure=insecure)

@@ -14,8 +14,9 @@ from torch import nn
 
 from vfl.audit import embeddings
 from vfl.audit.embeddings import cluster_leak, completion_gain, decode_embeddings
-from vfl.audit.estimate import auc, best_assignment, bootstrap, over_draws
+from vfl.audit.estimate import best_assignment, bootstrap, over_draws
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+from vfl.base.estimates import auc
 from vfl.models.mlp import MLP
 
 ROWS = 400

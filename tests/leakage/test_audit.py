@@ -11,8 +11,8 @@ from tiny_training import TINY, summary_of
 
 import vfl
 from vfl.audit.audit import NORM, Finding
-from vfl.audit.estimate import Estimate
 from vfl.audit.watch_run import audit, label_attacks, watch
+from vfl.base.estimates import Estimate
 from vfl.config import ConfigError, parse_config
 from vfl.parties.network.noise_key import NOISE_KEY, noise_key
 from vfl.predict.trained_run import load_trained

@@ -11,8 +11,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from vfl.audit.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings
-from vfl.audit.estimate import Estimate, Floats, Ints
+from vfl.audit.estimate import Floats, Ints
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+from vfl.base.estimates import Estimate
 
 KNOWN_LABELS = (10, 40, 160)
 """Numbers of labelled rows that an owner has, for completion."""

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vfl.audit.estimate import Estimate, Floats, Ints, best_assignment, bootstrap, over_draws
+from vfl.audit.estimate import Floats, Ints, best_assignment, bootstrap, over_draws
+from vfl.base.estimates import Estimate
 from vfl.base.random import generator, seeded
 from vfl.models.mlp import MLP
 

@@ -7,7 +7,6 @@ Shapes: N rows, C classes.
 # scipy is partly typed.
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import t
 
+from vfl.base.estimates import CONFIDENCE, Estimate, percentile_estimate
+
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 
 DRAWS = 200
 """Number of bootstrap samples of the rows."""
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measure with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def holds(self, value: float) -> bool:
-        """Return whether a value lies in the interval."""
-        return self.low <= value <= self.high
 
 
 def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Generator) -> Estimate:
@@ -42,9 +29,7 @@ def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Gen
     ``measure`` takes row numbers [N]. Draws for which it is not defined (NaN: a class is missing) are left out.
     """
     drawn = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.nanpercentile(drawn, [tail, 100 - tail])
-    return Estimate(measure(np.arange(rows)), float(low), float(high))
+    return percentile_estimate(measure(np.arange(rows)), drawn)
 
 
 def over_draws(values: Sequence[float]) -> Estimate:
@@ -54,20 +39,6 @@ def over_draws(values: Sequence[float]) -> Estimate:
         return Estimate(mean, -np.inf, np.inf)
     half = float(t.ppf((1 + CONFIDENCE) / 2, repetitions - 1) * np.std(values, ddof=1) / np.sqrt(repetitions))
     return Estimate(mean, mean - half, mean + half)
-
-
-def auc(scores_N: Floats, positive_N: NDArray[np.bool_]) -> float:
-    """Return the probability that a positive row scores above a negative one, ties half; NaN if either is missing.
-
-    Mann and Whitney's statistic, counted in the sorted scores of the negative rows, without a curve.
-    """
-    negatives = np.sort(scores_N[~positive_N])
-    positives = scores_N[positive_N]
-    pairs = len(positives) * len(negatives)
-    if not pairs:
-        return float("nan")
-    below, up_to = (np.searchsorted(negatives, positives, side).sum() for side in ("left", "right"))
-    return float((below + up_to) / 2 / pairs)
 
 
 def best_assignment(groups_N: Ints, labels_N: Ints, classes: int) -> Ints:

@@ -23,6 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vfl.base.amounts import amount
+from vfl.base.estimates import Estimate, percentile_estimate
 from vfl.base.metrics import LOWER_IS_BETTER, title
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
@@ -53,19 +54,6 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Difference between two models' metrics on the same test samples, with its 95 % interval; positive is better."""
-
-    value: float
-    low: float
-    high: float
-
-    def text(self) -> str:
-        """Return the difference as text, ``0.024 (0.018 to 0.030)``."""
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Scores of all models, and the gain from the other owners."""
 
@@ -74,11 +62,11 @@ class Comparison:
     others: tuple[str, ...]
     reached: Mapping[str, float]
     """Score by model: alone, lvfl, perceptron, boosting."""
-    gain: Difference
-    """Gain of all owners together over the label owner alone."""
-    against: Mapping[str, Difference]
+    gain: Estimate
+    """Gain of all owners together over the label owner alone; positive is better, as in all that follow."""
+    against: Mapping[str, Estimate]
     """Gain of LVFL over each model in the open; empty over processes."""
-    owners: Mapping[str, Difference]
+    owners: Mapping[str, Estimate]
     """Loss of LVFL's joint model when an owner is absent. The others' models were trained with it: this is more than
     its gain."""
     columns: Mapping[str, Mapping[str, float]]
@@ -279,7 +267,7 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
     return tuple(np.column_stack([none, *(pair[side] for pair in coded)]) for side, none in enumerate(empty))  # pyright: ignore[reportReturnType]
 
 
-def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Difference:
+def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Estimate:
     """Return by how much one's predictions are better; the interval's ends are paired bootstrap quantiles."""
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
 
@@ -293,5 +281,4 @@ def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor
         rows = torch.randint(count, (count,), generator=stream)
         if not isinstance(task, Classification) or len(labels_M[rows].unique()) == len(labels_M.unique()):
             drawn.append(of(rows))
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Difference(of(torch.arange(count)), float(low), float(high))
+    return percentile_estimate(of(torch.arange(count)), drawn)

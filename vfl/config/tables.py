@@ -69,6 +69,11 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
     return tuple(tables)
 
 
+def label_owner(tables: Mapping[str, TableConfig]) -> str | None:
+    """Return the owner whose table has the label; None if no table has it."""
+    return next((owner for owner, table in tables.items() if table.label is not None), None)
+
+
 def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
     """Return an owner's settings and its file. Raises ValueError if file or key is missing."""
     config = tables[owner]

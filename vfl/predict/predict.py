@@ -22,6 +22,7 @@ from vfl.base.errors import PeerLost
 from vfl.base.metrics import format_metric, title
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.tables import label_owner
 from vfl.core.joint_model import SplitModel
 from vfl.core.local import InProcess, LocalLink
 from vfl.core.parties import Parties, PartyProxy
@@ -303,7 +304,7 @@ def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
 
 def leader_of(config: ExperimentConfig) -> str:
     """Return the owner who names new samples: the label owner, or the first party."""
-    return next((name for name, table in config.data.tables.items() if table.label is not None), config.parties[0])
+    return label_owner(config.data.tables) or config.parties[0]
 
 
 def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:

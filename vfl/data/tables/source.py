@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.config.tables import ColumnKind, table_of, table_owners
+from vfl.config.tables import ColumnKind, label_owner, table_of, table_owners
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
@@ -56,10 +56,10 @@ class Tables(Source):
     @cached_property
     def leader(self) -> str:
         """The label owner. Raises ValueError if no table has labels."""
-        for owner, table in self.data.tables.items():
-            if table.label is not None:
-                return owner
-        raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
+        owner = label_owner(self.data.tables)
+        if owner is None:
+            raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
+        return owner
 
     def split(self) -> Split:
         """Join all tables on equal keys and split the samples; warn if samples are left out, with their number."""

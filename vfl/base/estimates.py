@@ -1,0 +1,53 @@
+"""Estimates from samples: a value with its 95 % interval, and the area under the ROC curve that bootstraps need fast.
+
+Shapes: N rows.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# numpy's own signatures are partly untyped.
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value lies in the interval."""
+        return self.low <= value <= self.high
+
+    def text(self) -> str:
+        """Return the estimate as text, ``0.024 (0.018 to 0.030)``."""
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def percentile_estimate(value: float, drawn: Sequence[float]) -> Estimate:
+    """Return a measure with the percentile interval of its bootstrap draws; NaN, an undefined draw, is left out."""
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
+def auc(scores_N: NDArray[np.floating[Any]], positive_N: NDArray[np.bool_]) -> float:
+    """Return the probability that a positive row scores above a negative one, ties half; NaN if either is missing.
+
+    Mann and Whitney's statistic, counted in the sorted scores of the negative rows, without a curve: a bootstrap needs
+    it a thousand times.
+    """
+    negatives = np.sort(scores_N[~positive_N])
+    positives = scores_N[positive_N]
+    pairs = len(positives) * len(negatives)
+    if not pairs:
+        return float("nan")
+    below, up_to = (np.searchsorted(negatives, positives, side).sum() for side in ("left", "right"))
+    return float((below + up_to) / 2 / pairs)
