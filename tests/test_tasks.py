@@ -1,5 +1,6 @@
 """What is predicted: losses and default metrics by task, and metrics against scikit-learn's."""
 
+import math
 from typing import Any
 
 import pytest
@@ -40,6 +41,17 @@ def test_two_class_metrics_are_those_of_scikit_learn_also_with_tied_scores(rows,
     }
     assert found == pytest.approx(expected, abs=1e-9)
     assert Classification(2, threshold=threshold).predicted(probabilities).tolist() == predicted.tolist()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_two_class_metrics_of_one_class_alone_say_so(label):
+    scores, labels = torch.tensor([0.2, 0.7, 0.7]), torch.full((3,), label)
+    with pytest.warns(UserWarning, match="one class"):
+        found = Classification(2).metrics(torch.stack([1 - scores, scores], dim=1), labels)
+    assert math.isnan(found["auc"])
+    assert math.isnan(found["ks"])
+    assert found["average_precision"] == pytest.approx(label)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(labels, scores.double(), labels=[0, 1]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))

@@ -2,7 +2,8 @@
 
 They write the owners' tables as Parquet into a temporary folder, train there as ``lvfl train`` does, with settings that
 need no search (`vfl.config.presets`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
-folder. A pickled estimator takes its run along.
+folder. A pickled estimator takes its run along. PyTorch and the engine are imported by the first fit, prediction or
+unpickling: the classes themselves only need scikit-learn.
 
 Shapes: N rows, C classes.
 """
@@ -20,7 +21,7 @@ import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +44,19 @@ from vfl.api.frames_to_files import (
     write_new,
     write_owners,
 )
-from vfl.api.train import Columns, Run, in_columns
 from vfl.base.errors import PeerLost
 from vfl.base.spelling import nearest
-from vfl.base.subsets import lost_without
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
 from vfl.console import ShowConsole
-from vfl.core.local import InProcess, build_in_process
-from vfl.data.tables.labels import positive_last, tell_alike
-from vfl.predict.predict import WhenAbsent, check_word, predict_new_rows
-from vfl.predict.trained_run import load_trained
-from vfl.runs.mode import Built, Stage
-from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import read_summary, write_summary
+
+if TYPE_CHECKING:  # they import PyTorch
+    from vfl.api.train import Columns, Run
+    from vfl.core.local import InProcess
+    from vfl.predict.predict import WhenAbsent
+    from vfl.runs.mode import Built, Stage
 
 DROPPED = "keys are in the tables of all owners; dropped"
 """Words of a training about rows without a counterpart."""
@@ -111,9 +110,11 @@ class _Vertical(BaseEstimator):
         self.verbose = verbose
 
     @property
-    def costs_(self) -> Columns:
+    def costs_(self) -> "Columns":
         """Each owner's multiply-accumulates, bytes in both directions and seconds of training; a row per owner."""
         check_is_fitted(self, "run_")
+        from vfl.api.train import in_columns
+
         return in_columns(
             [
                 {
@@ -131,6 +132,8 @@ class _Vertical(BaseEstimator):
     def contributions_(self) -> dict[str, float]:
         """Loss in the run's test metric without each owner, replaced by placeholders; empty for one owner alone."""
         check_is_fitted(self, "run_")
+        from vfl.base.subsets import lost_without
+
         summary = self.run_.summary
         sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})
         values = {names: metrics[summary["metric"]] for names, metrics in sets.items()}
@@ -152,6 +155,8 @@ class _Vertical(BaseEstimator):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         state = dict(state)
         if "_folder" in state:
+            from vfl.api.train import Run
+
             kept = Path(tempfile.mkdtemp(prefix="lvfl-"))
             with _removed_on_error(kept), zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
                 file.extractall(kept)
@@ -199,7 +204,12 @@ class _Vertical(BaseEstimator):
         tested: NDArray[np.int64],
         seed: int,
         chosen: Mapping[str, str],
-    ) -> tuple[Run, InProcess]:
+    ) -> "tuple[Run, InProcess]":
+        from vfl.api.train import Run
+        from vfl.core.local import build_in_process
+        from vfl.runs.mode import Built
+        from vfl.runs.run import run_experiment
+
         rows = len(labels_N)
         again = self.validation_fraction == 0
         if not any("duplicates" in name for name in self.settings or {}):
@@ -216,7 +226,7 @@ class _Vertical(BaseEstimator):
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
         built: list[InProcess] = []
 
-        def build(config: ExperimentConfig, stage: Stage) -> Built:
+        def build(config: ExperimentConfig, stage: "Stage") -> "Built":
             built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
             return Built(built[0].server)
 
@@ -237,9 +247,12 @@ class _Vertical(BaseEstimator):
                 warnings.warn(_told(each.message, str(folder)), each.category, stacklevel=4)
         return _lasting(Run(run_dir), folder), built[0]
 
-    def _predicted(self, given: Any, missing_parties: WhenAbsent | None) -> NDArray[np.floating[Any]]:
+    def _predicted(self, given: Any, missing_parties: "WhenAbsent | None") -> NDArray[np.floating[Any]]:
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
         check_is_fitted(self, "run_")
+        from vfl.predict.predict import check_word, predict_new_rows
+        from vfl.predict.trained_run import load_trained
+
         when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
         check_word("missing_parties", when)
         owners = self._owners(given, fitted=True)
@@ -315,6 +328,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
 
         Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
         """
+        from vfl.data.tables.labels import positive_last, tell_alike
+
         with self._whole_or_not_fitted():
             owners = self._owners(X, fitted=False, y=y)
             labels_N = _labels(y)
@@ -334,7 +349,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
                 write_summary(self.run_.folder, summary | {"positive_class": names[int(summary["positive_class"])]})
             return self
 
-    def predict_proba(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
 
         ``missing_parties`` replaces an owner that is not in ``X`` or has no row for a key: its mean embedding, the
@@ -345,7 +360,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         found_NC = found_NC[:, [task.names.index(str(code)) for code in range(len(self.classes_))]]
         return found_NC / found_NC.sum(axis=1, keepdims=True)
 
-    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[Any]:
         """Return the most probable class of each row [N]."""
         probabilities_NC = self.predict_proba(X, missing_parties)  # first: it raises if the estimator is not fitted
         return self.classes_[probabilities_NC.argmax(axis=1)]
@@ -366,12 +381,12 @@ class VerticalRegressor(RegressorMixin, _Vertical):
             values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
             return self._fit(owners, values_N)
 
-    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
+    def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
         return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
 
 
-def _lasting(run: Run, folder: Path) -> Run:
+def _lasting(run: "Run", folder: Path) -> "Run":
     """Return the run, with which its private folder is removed."""
     weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
     return run

@@ -20,8 +20,6 @@ from vfl.config.files import lay_over, read_settings
 from vfl.console import ShowConsole
 from vfl.core.costs.schedule import Lightweighted, chosen_ratios
 from vfl.data.tables.frames import write_frame
-from vfl.reports.runs import load_runs
-from vfl.reports.write import write_page
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.mode import mode_of
 from vfl.runs.run import run_experiment
@@ -157,6 +155,9 @@ def train(
 
 def report(runs: Sequence[Run], file: str | Path) -> None:
     """Write a page that compares finished runs, an HTML file that opens offline. Raises ValueError if that fails."""
+    from vfl.reports.runs import load_runs  # it draws: over half a second
+    from vfl.reports.write import write_page
+
     if not runs:
         raise ConfigError("runs: there are none to report on")
     write_page(load_runs([run.folder for run in runs], runs[0].folder), Path(file))

@@ -4,9 +4,11 @@ Shapes: N samples, C classes.
 """
 
 import math
+import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,20 +80,31 @@ def format_metric(metric: str, value: float) -> str:
 def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> dict[str, float]:
     """Return the metrics of probabilities [N] of class 1; F1 and accuracy predict it from ``threshold`` on.
 
-    KS is the largest difference between the two classes' distributions of the score (Kolmogorov and Smirnov).
+    KS is the largest difference between the two classes' distributions of the score (Kolmogorov and Smirnov). Computed
+    as scikit-learn does, whose import takes over a second. AUC and KS are NaN where all labels are of one class.
     """
-    from sklearn import metrics as library  # pyright: ignore[reportMissingTypeStubs]  # slow to import, often unused
-
-    metrics = cast(Any, library)  # partly typed
     scores, labels = scores_N.double().cpu().numpy(), labels_N.cpu().numpy()
-    predicted = scores >= threshold
-    false_positives, true_positives, _ = metrics.roc_curve(labels, scores, drop_intermediate=False)
+    positive, predicted = labels == 1, scores >= threshold
+    order = np.argsort(-scores, stable=True)
+    # At each threshold, from above: the last of the samples that share a score.
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    true = np.cumsum(positive[order], dtype=np.float64)[last]
+    false = 1.0 + last - true
+    if not (true[-1] and false[-1]):
+        warnings.warn("all labels are of one class: there is no AUC and no KS", stacklevel=2)
+    with np.errstate(invalid="ignore"):
+        recall, fallout = (np.append(0.0, each / each[-1]) for each in (true, false))
+    bends = (np.diff(false, 2) != 0) | (np.diff(true, 2) != 0)
+    corners = np.concatenate(([True, True], bends, [True]))[-len(recall) :]  # exactly: straight parts are one step
+    rises = np.diff(true / max(true[-1], 1.0), prepend=0.0) * (true / (true + false))
+    sure = np.finfo(np.float64).eps
+    told = np.clip(np.where(positive, scores, 1 - scores), sure, 1 - sure)
     return {
-        "auc": float(metrics.roc_auc_score(labels, scores)),
-        "average_precision": float(metrics.average_precision_score(labels, scores)),
-        "ks": float(abs(true_positives - false_positives).max()),
-        "log_loss": float(metrics.log_loss(labels, scores, labels=[0, 1])),
-        "f1": float(metrics.f1_score(labels, predicted, zero_division=0.0)),
+        "auc": float(np.trapezoid(recall[corners], fallout[corners])),
+        "average_precision": float(rises[::-1].sum()),
+        "ks": float(abs(recall - fallout).max()),
+        "log_loss": float(-np.log(told).mean()),
+        "f1": 2 * float((predicted & positive).sum()) / max(float(predicted.sum() + positive.sum()), 1.0),
         "accuracy": float((predicted == labels).mean()),
     }
 

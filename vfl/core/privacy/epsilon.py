@@ -13,8 +13,6 @@ import importlib.util
 import math
 from typing import Any, cast
 
-from scipy.optimize import brentq
-
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig
 
@@ -22,6 +20,7 @@ from vfl.config import ExperimentConfig
 def epsilon_of(strength: float, releases: int, delta: float) -> float:
     """Return epsilon of ``releases`` releases of a row with noise of ``strength`` times the clipping length."""
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss  # an extra, and slow to import
+    from scipy.optimize import brentq
 
     # So many releases compose to one with noise divided by the root of their number, exactly (Dong, Roth and Su,
     # "Gaussian differential privacy", 2022, corollary 3.3); composing their distributions took minutes.

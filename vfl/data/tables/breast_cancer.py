@@ -2,12 +2,11 @@
 
 The clinic has the mean of each measurement and the diagnosis, the laboratory their standard errors and worst values.
 """
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
-# scikit-learn ships no stubs.
 
+import csv
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
@@ -19,8 +18,15 @@ from vfl.data.tables.source import Tables
 
 KEY = ("patient",)
 LABEL = "diagnosis"
-OWNERS = {"clinic": slice(0, 10), "laboratory": slice(10, 30)}
-"""Columns of each owner, of the table's 30."""
+MEASURED = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
+OWNERS = {
+    "clinic": [f"mean {each}" for each in MEASURED],
+    "laboratory": [*(f"{each} error" for each in MEASURED), *(f"worst {each}" for each in MEASURED)],
+}
+"""Columns of each owner, in the order of the table."""
 
 
 class BreastCancer(Tables):
@@ -34,23 +40,30 @@ class BreastCancer(Tables):
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
         """Return the owner's numbers; there are no categories."""
         number: ColumnKind = "number"
-        return {str(name): number for name in _bunch().feature_names[OWNERS[owner]]}
+        return dict.fromkeys(OWNERS[owner], number)
 
     def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
         if new is not None:
             return super()._read(owner, owners, new)
-        bunch = _bunch()
+        classes, rows = _embedded()
         columns: dict[str, Numbers | Categories] = {
-            name: Numbers(np.ascontiguousarray(values))
-            for name, values in zip(self.features(owner), bunch.data[:, OWNERS[owner]].T, strict=True)
+            name: Numbers(np.array([float(row[place]) for row in rows]))
+            for place, name in enumerate(name for names in OWNERS.values() for name in names)
+            if name in OWNERS[owner]
         }
         if owner == self.leader:
-            columns[LABEL] = Categories(bunch.target.astype(np.int32), tuple(map(str, bunch.target_names)))
-        rows = np.arange(len(bunch.target))
-        return Table(Path("breast cancer"), columns, {KEY: pa.array([f"{row:03}" for row in rows])}, rows)
+            columns[LABEL] = Categories(np.array([int(row[-1]) for row in rows], np.int32), tuple(classes))
+        keys = [f"{row:03}" for row in range(len(rows))]
+        return Table(Path("breast cancer"), columns, {KEY: pa.array(keys)}, np.arange(len(rows)))
 
 
-def _bunch() -> Any:
-    from sklearn.datasets import load_breast_cancer  # over a second to import: only those who use it wait
+def _embedded() -> tuple[list[str], list[list[str]]]:
+    """Return the names of the classes, and the table's rows, the class last.
 
-    return cast(Any, load_breast_cancer())
+    Read as the file that it is in scikit-learn's package, whose import takes over a second.
+    """
+    package = find_spec("sklearn")
+    assert package is not None, "scikit-learn is a requirement"
+    file = Path(str(package.origin)).parent / "datasets/data/breast_cancer.csv"
+    (_count, _width, *classes), *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
+    return classes, rows

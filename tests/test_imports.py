@@ -1,0 +1,49 @@
+"""The slow packages that a use imports: whoever starts a training or a party waits for each of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = {
+    *("cryptography", "fastapi", "google", "grpc", "jinja2", "matplotlib", "onnx", "onnxruntime", "pandas", "PIL"),
+    *("polars", "prometheus_client", "pyarrow", "pydantic", "ray", "rich", "scipy", "sklearn", "tensorboard", "torch"),
+    *("torch_pruning", "torchvision", "uvicorn"),
+}
+"""Packages that take a tenth of a second or more, with what they need."""
+TRAINING = {"google", "pandas", "PIL", "pyarrow", "pydantic", "rich", "tensorboard", "torch", "torch_pruning"}
+"""What a training of tables cannot do without; TensorBoard and what it needs write the curves, and Arrow
+imports the pandas of those who have it."""
+TRAINED = """
+import sys
+import vfl
+vfl.train("quickstart_tables", {"training.rounds": 1, "lightweighting.alpha": 0}, run_dir=sys.argv[1])
+"""
+PARTY = """
+import vfl.commands.party
+from vfl.parties.network.party.party_process import follow_party, run_party
+"""
+USES = {
+    "import vfl": ("import vfl", set[str]()),
+    "vfl.VerticalClassifier": (  # scikit-learn, which it is a part of, brings the next two
+        "import vfl; vfl.VerticalClassifier; vfl.VerticalRegressor",
+        {"pandas", "pyarrow", "pydantic", "rich", "scipy", "sklearn"},
+    ),
+    "vfl.train": ("import vfl; vfl.train; vfl.report; vfl.Run", TRAINING - {"PIL", "pandas"}),
+    "a training of tables": (TRAINED, TRAINING),
+    "a party": (PARTY, {"cryptography", "grpc", "pydantic", "rich", "torch", "torch_pruning"}),
+    "a command's help": ("import vfl.commands.train, vfl.commands.serve", {"rich"}),
+}
+"""Code and the slow packages that it may import, by use."""
+
+
+@pytest.mark.parametrize("use", USES)
+def test_only_what_a_use_needs_is_imported(use: str, tmp_path: Path) -> None:
+    code, allowed = USES[use]
+    code += f"\nimport sys; print(*sorted({SLOW!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()[-1].split()) <= allowed
