@@ -26,7 +26,7 @@ from vfl.core.build import feature_config
 from vfl.core.party import FeatureParty
 from vfl.data.drift import DRIFT
 from vfl.data.samples import Samples
-from vfl.data.source import Preparation, prepare_samples
+from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
 from vfl.data.tables.source import Tables
 from vfl.messages.keys import Found, key_bytes, keys_part, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
@@ -45,7 +45,6 @@ from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
 from vfl.parties.serving.served_drift import ServedDrift
-from vfl.predict.predict import MOST_NAMED
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
 from vfl.runs.secret_files import read_secret

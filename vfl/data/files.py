@@ -35,6 +35,11 @@ PRESENT = "present"
 """Name of the tensor that tells which rows are present; left out if none is missing."""
 
 
+def numbered(row: int) -> str:
+    """Return the name of a row without a key."""
+    return f"row {row + 1}"
+
+
 @dataclass(frozen=True, eq=False)
 class PartyData:
     """One party's raw samples. Raises ValueError if an id is in both training and test samples."""
@@ -42,6 +47,8 @@ class PartyData:
     party: str
     train: Samples
     test: Samples
+    test_row: Callable[[int], str] = numbered
+    """Name of a test row, for its owner."""
 
     def __post_init__(self) -> None:
         _check_apart(self.train.ids, self.test.ids)

@@ -5,7 +5,7 @@ samples to predict. Everything else sees `Samples` (tensors, a row per sample) a
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -20,11 +20,14 @@ from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.experiment import ExperimentConfig
 from vfl.data.drift import Histograms
-from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
+from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data, numbered
 from vfl.data.rows import Rows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 from vfl.models.features import Features
 from vfl.runs.checkpoint import State
+
+MOST_NAMED = 10
+"""Most cells far from the training rows that are named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,10 @@ class NewSamples:
     known_as: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict[str, Sequence[Sequence[str]]])
     """Result of ``served_rows`` only: each sample's key at another owner, by owner, if that is not the sample's own
     key."""
+
+    def row(self, row: int) -> str:
+        """Return the name of a sample, for its owner."""
+        return f"key {' '.join(self.keys[1 + row])}" if self.keys else numbered(row)
 
 
 class Preparation:
@@ -270,9 +277,18 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
     # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
-    for _, line in islice(source.outliers(data.party, preparation, data.test), 1):
-        warnings.warn(f"test rows: {data.party}: {line}", stacklevel=2)
+    for line in islice(far_cells(source, data.party, preparation, data.test, data.test_row), 1):
+        warnings.warn(f"test rows: {line}", stacklevel=2)
     return Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
+
+
+def far_cells(
+    source: Source, party: str, preparation: Preparation, samples: Samples, named: Callable[[int], str]
+) -> Iterator[str]:
+    """Yield lines, for their owner, that name row and column of the first cells that are clipped."""
+    rows = samples.held_rows()
+    for row, line in islice(source.outliers(party, preparation, samples.held()), MOST_NAMED):
+        yield f"{party}: {named(int(rows[row]))}, {line}"
 
 
 def _raw_state(samples: Samples, names: State) -> State:

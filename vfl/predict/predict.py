@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,14 +29,11 @@ from vfl.core.tasks import Task
 from vfl.data.files import LabelData, Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
-from vfl.data.source import NewSamples, prepare_samples
+from vfl.data.source import NewSamples, far_cells, prepare_samples
 from vfl.data.split import split_data
 from vfl.predict.trained_run import load_finished, load_run, load_trained
 
 Subset = Literal["test", "validation"]
-
-MOST_NAMED = 10
-"""Most cells far from the training rows that are named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +229,8 @@ def predict_new_rows(
             continue
         if line := trained.source.warning_of_unseen_values(party.name, party.preparation, part):
             warnings.warn(line, stacklevel=2)
-        rows, far = part.held_rows(), trained.source.outliers(party.name, party.preparation, part.held())
-        for row, line in islice(far, MOST_NAMED):
-            key = " ".join(samples.keys[1 + int(rows[row])])
-            warnings.warn(f"{party.name}: key {key}, {line}", stacklevel=2)
+        for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
+            warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
     predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)

@@ -15,10 +15,10 @@ from vfl.core.build import TrainingLabels, build_party, feature_config, training
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
-from vfl.data.files import load_shared_labels
+from vfl.data.files import load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, open_source, prepare_party
+from vfl.data.source import Prepared, Source, far_cells, open_source, prepare_party
 from vfl.messages.control import ColumnImportance
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import NAME as AUDIT
@@ -64,6 +64,8 @@ class Holding:
     """Raw samples to predict in place of the test samples."""
     labels: TrainingLabels | None
     digests: DataDigests
+    wanted_row: Callable[[int], str] = numbered
+    """Name of a sample to predict, for its owner."""
 
     @property
     def evaluated(self) -> int:
@@ -95,11 +97,14 @@ class Notes:
 
     def warning_of_unseen_values(self, party: FeatureParty) -> None:
         """Warn, once, of samples to predict that are unlike those of the training."""
-        assert self.holding.wanted is not None
-        line = self.holding.source.warning_of_unseen_values(self.name, party.preparation, self.holding.wanted)
-        if line and line not in self.said:
-            self.said.add(line)
-            self.console.print(f"warning: {line}")
+        source, wanted = self.holding.source, self.holding.wanted
+        assert wanted is not None
+        line = source.warning_of_unseen_values(self.name, party.preparation, wanted)
+        far = far_cells(source, self.name, party.preparation, wanted, self.holding.wanted_row)
+        for each in (*[line] * bool(line), *far):
+            if each not in self.said:
+                self.said.add(each)
+                self.console.print(f"warning: {each}")
 
 
 def run_party(
@@ -235,7 +240,7 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
     """
     source = open_source(config)
     data = source.held_by(name)
-    wanted = None if samples is None else _wanted(source, samples, name, data.train)
+    wanted, wanted_row = (None, numbered) if samples is None else _wanted(source, samples, name, data.train)
     labels: TrainingLabels | None = None
     if config.training.labels == "shared":
         if config.data.labels_file is None:
@@ -245,13 +250,14 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
         labels = training_labels(shared, config)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
-    return Holding(prepare_party(source, data), source, wanted, labels, digests)
+    return Holding(prepare_party(source, data), source, wanted, labels, digests, wanted_row)
 
 
-def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
-    """Read the samples to predict, from the owner's own table or a file of ``prediction_files``."""
-    rows = source.own_rows(path, name)
-    return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
+def _wanted(source: Source, path: Path, name: str, train: Samples) -> tuple[Samples, Callable[[int], str]]:
+    """Read the samples to predict, from the owner's own table or a file of ``prediction_files``, and their names."""
+    if (rows := source.own_rows(path, name)) is None:
+        return load_samples(path, name, train, source.check), numbered
+    return rows.parts[source.parties.index(name)], rows.row
 
 
 def check_welcome(run_dir: Path, run: str) -> None:

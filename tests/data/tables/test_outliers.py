@@ -1,9 +1,10 @@
 """A cell far outside the training rows: clipped where rows are tested or predicted, without a score where they are
 served; it ends nothing."""
 
+import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from vfl.config import parse_config
 from vfl.core.local import InProcess
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
+from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
+from vfl.parties.network.admission import DataDigests
+from vfl.parties.network.party.party_process import Holding, Notes, _wanted
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.parties.serving.serving_party import ServedTable, _outliers, _read
 from vfl.predict.predict import predict_new_rows
@@ -97,6 +101,30 @@ def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained:
     assert said[1].endswith("; the row has no score")
 
 
+@pytest.mark.parametrize("matched", [False, True])
+def test_an_owner_s_own_process_names_the_key_of_a_predicted_row(matched: bool, trained: InProcess, tmp_path: Path):
+    path = write_tables(tmp_path, range(1000, 1020), labelled=False)["shop"]
+    heading, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([heading, *lines[2:]]))
+    spoilt(path, "1e8")
+    source: Any = trained.source
+    if matched:  # in an order of its own, with two rows that the owner lacks
+        order = np.array([-1, 3, *range(3), *range(4, 18), -1])
+        keys = keys_digest(source._read("shop", source.parties, path), {})
+        write_match(path.with_name("shop.csv.match"), Match("shop", "ab" * 32, keys, "left", order, None))
+    party = next(each for each in trained.parties if each.name == "shop")
+    wanted, named = _wanted(source, path, "shop", party.train)
+    holding = Holding(party.data, source, wanted, None, DataDigests("", "", ""), named)
+    said = io.StringIO()
+    notes: Any = Notes("shop", tmp_path, holding, cast(Any, None), Console(file=said, width=200))
+    notes.warning_of_unseen_values(party)
+    notes.warning_of_unseen_values(party)  # every session restores the party
+    assert said.getvalue().splitlines() == [
+        f"warning: shop: key {KEY}, column 'spent': 1e+08 is over 10000 standard deviations from the training mean; "
+        "mend it or leave it empty"
+    ]
+
+
 @CELLS
 def test_a_test_row_ends_no_training(cell: str, tmp_path: Path):
     tables = write_tables(tmp_path, range(80), labelled=True)
@@ -104,7 +132,7 @@ def test_a_test_row_ends_no_training(cell: str, tmp_path: Path):
     run_experiment(config, tmp_path / "plain", resume=False, console=Console(quiet=True))
     key = open_source(config).split().labels.test.keys[-1][0]
     spoilt(tables["shop"], cell, key)
-    told = re.escape(f"test rows: shop: column 'spent': {float(cell):g} is over 10000 standard")
+    told = re.escape(f"test rows: shop: key {key}, column 'spent': {float(cell):g} is over 10000 standard")
     with pytest.warns(UserWarning, match=told):
         run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
     before, found = (read_summary(tmp_path / name) for name in ("plain", "run"))

@@ -211,10 +211,12 @@ class Tables(Source):
         away = _no_features(ids)
         (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner))
         held = {owner: rows >= 0, **joined.others}
+        # The server shows keys where other owners lack rows; an owner needs its own in messages to itself.
+        keyed = bool(joined.others) or owner != self.leader
         return NewSamples(
             away,
             tuple(own if each == owner else away for each in self.parties),
-            keys=(key, *key_cells(table.keys[key].take(pa.array(rows)))) if joined.others else (),
+            keys=(key, *key_cells(table.keys[key].take(pa.array(rows.clip(min=0))))) if keyed else (),
             present={each: torch.from_numpy(there) for each, there in held.items()},
         )
 
@@ -311,7 +313,14 @@ class Tables(Source):
             raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
         check_columns(table, held, numbers, categories)
         chosen = [(rows[part], ids[part]) for part in (train, test)]
-        return PartyData(owner, *raw_samples(table, chosen, numbers, categories))
+        keys = table.keys[key_of(self.data.tables[owner])]
+
+        def test_row(row: int) -> str:
+            (cells,) = key_cells(keys.take(pa.array(rows[test][row : row + 1])))
+            return f"key {' '.join(cells)}"
+
+        raw_train, raw_test = raw_samples(table, chosen, numbers, categories)
+        return PartyData(owner, raw_train, raw_test, test_row)
 
     def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:
         name = self.data.tables[self.leader].label
