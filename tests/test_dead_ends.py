@@ -54,6 +54,16 @@ def test_a_slip_is_answered_by_what_was_meant(monkeypatch, capsys, line: str, an
     assert answer in told(monkeypatch, capsys, *line.split())
 
 
+@pytest.mark.parametrize(("given", "answer"), [("nosuch", ""), ("runs/mime", "; did you mean 'runs/mine'?")])
+def test_a_run_to_resume_that_is_not_there_is_answered_by_runs_alone(monkeypatch, capsys, tmp_path, given, answer):
+    monkeypatch.chdir(tmp_path)
+    if answer:
+        Path("runs/mine").mkdir(parents=True)
+        Path("runs/mine/config.yaml").write_text("base: quickstart\n")
+    line = told(monkeypatch, capsys, "train", "--resume", given)
+    assert line == f"error: --resume: {given} is no run and no experiment{answer}; name a run's folder\n"
+
+
 @pytest.mark.parametrize(
     ("command", "kind", "answer"),
     [

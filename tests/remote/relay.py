@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 
 class Relay:
@@ -18,13 +19,21 @@ class Relay:
         with contextlib.suppress(OSError):  # closed
             while True:
                 came = self.listener.accept()[0]
-                try:
-                    ends = came, socket.create_connection(("127.0.0.1", self.port))
-                except OSError:  # nobody listens yet
-                    came.close()
-                    continue
-                for source, sink in (ends, ends[::-1]):
-                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._join, args=(came,), daemon=True).start()
+
+    def _join(self, came: socket.socket) -> None:
+        # Hanging up before the server listens would look like a server that takes no plaintext.
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError):  # nobody listens yet
+                ends = came, socket.create_connection(("127.0.0.1", self.port))
+                break
+            time.sleep(0.02)
+        else:
+            came.close()
+            return
+        for source, sink in (ends, ends[::-1]):
+            threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with sink, contextlib.suppress(OSError):

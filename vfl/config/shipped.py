@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vfl.base.errors import ConfigError
-from vfl.base.spelling import closest, nearest
+from vfl.base.spelling import closest, did_you_mean, nearest
 
 
 def shipped_folder() -> Path:
@@ -44,9 +44,22 @@ def _found(path: Path, given: str) -> Path:
     if given in names:
         return shipped_folder() / f"{given}.yaml"
     if not path.exists():
-        runs = [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
-        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *runs])}")
+        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *_runs()])}")
     return path
+
+
+def check_resumed(path: Path) -> None:
+    """Raise ConfigError, naming the nearest alone, for what is neither a file, a run nor a shipped experiment."""
+    given, names = str(path), _names()
+    if path.exists() or path.suffix in (".yaml", ".yml") or given in names:
+        return
+    near = did_you_mean(given, [*_runs(), *names])
+    raise ConfigError(f"--resume: {path} is no run and no experiment{near}; name a run's folder")
+
+
+def _runs() -> list[str]:
+    """Return the folders of runs where they are written."""
+    return [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
 
 
 def _names() -> list[str]:
