@@ -1,7 +1,7 @@
 """Match the keys of several owners' tables in private: lvfl align CONFIG [--party NAME | --processes] [key=value ...].
 
 With --rows, new rows to be scored take the place of the tables: every side gives the option, an owner with its FILE.
-The result is FILE.match, which lvfl predict --serve --table FILE and lvfl party --samples FILE read.
+The result is FILE.match, which lvfl predict --listen --table FILE and lvfl party --samples FILE read.
 
 Neither the owners nor the server see each other's keys (docs/protocol.md says who learns what). The server listens
 (without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is the
@@ -33,7 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument(
         "--rows", nargs="?", const=SERVER_ROWS, type=Path, metavar="FILE", help="match new rows; FILE: this owner's"
     )
-    parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
+    parser.add_run_dir("folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")
     parser.add_log(PLAIN)
 

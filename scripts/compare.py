@@ -1,6 +1,6 @@
-"""Tell what the other owners add to the label owner alone: lvfl compare CONFIG [KEY=VALUE ...] [--run-dir DIR], or
-lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key [OWNER=]COLUMN] [KEY=VALUE ...],
-or, of a run that processes have trained, lvfl compare RUN --processes or --serve CONFIG.
+"""Tell what the other owners add to the label owner alone: lvfl compare CONFIG [key=value ...] [--run-dir DIR], or
+lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key [OWNER=]COLUMN] [key=value ...],
+or, of a run that processes have trained, lvfl compare RUN --processes or --listen CONFIG.
 
 Trains the label owner alone, all owners together, and, in the open, a perceptron and gradient boosting on the joined
 columns; all on the same samples, in this process. Shows the gain with its interval over the test samples (95 %,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     of = "YAML file, or name of a shipped experiment (not with --table), and settings that override its own"
-    parser.add_argument("settings", nargs="*", metavar="CONFIG KEY=VALUE", help=of)
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the runs (default: the next free one)")
+    parser.add_argument("settings", nargs="*", metavar="CONFIG key=value", help=of)
+    parser.add_run_dir("folder of the runs (default: the next free one)")
     many = "an owner's CSV or Parquet file, in place of CONFIG; the first has the label; settings need no search"
     parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
@@ -33,8 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--key", action="append", default=[], metavar="[OWNER=]COLUMN", help=known)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="of a RUN of lvfl train --processes: ask them again")
-    where.add_argument("--serve", type=Path, metavar="CONFIG", help="of a RUN of lvfl server: ask parties that dial in")
-    parser.add_argument("--insecure", action="store_true", help="with --serve: plaintext; only on loopback")
+    parser.add_listen(where)
 
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
@@ -80,20 +79,20 @@ def finished_run(arguments: argparse.Namespace) -> Path:
     from vfl.config import ConfigError
 
     if len(arguments.settings) != 1 or any((arguments.table, arguments.label, arguments.key, arguments.run_dir)):
-        raise ConfigError("--processes, --serve: go with the folder of a RUN alone")
+        raise ConfigError("--processes, --listen: go with the folder of a RUN alone")
     return Path(arguments.settings[0])
 
 
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train, compare, show."""
-    if arguments.insecure and not arguments.serve:
-        to_stderr("warning: --insecure: ignored; it goes with --serve")
+    if arguments.insecure and not arguments.listen:
+        to_stderr("warning: --insecure: ignored; it goes with --listen")
     if arguments.processes:
         from vfl.parties.launch.local_launch import compare_together
 
         return compare_together(finished_run(arguments), console)
-    show(over_processes(arguments, console) if arguments.serve else in_process(arguments, console), console)
+    show(over_processes(arguments, console) if arguments.listen else in_process(arguments, console), console)
     return DONE
 
 
@@ -103,7 +102,7 @@ def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comp
     from vfl.parties.uses.compare import serve_comparison
 
     run = finished_run(arguments)
-    return serve_comparison(load_config(arguments.serve), run, insecure=arguments.insecure, console=console)
+    return serve_comparison(load_config(arguments.listen), run, insecure=arguments.insecure, console=console)
 
 
 def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":

@@ -5,10 +5,10 @@ predicts:
 
   RUN                    this process, with all models rebuilt from RUN's last checkpoint
   RUN --processes        processes on this machine, for a RUN of lvfl train --processes
-  RUN --serve CONFIG     this server (CONFIG as for lvfl server) with the parties; every owner starts lvfl party
+  RUN --listen CONFIG    this server (CONFIG as for lvfl server) with the parties; every owner starts lvfl party
 
 FILE is an .npz with images uint8 [N, C, H, W] of the training images' shape and, where known, labels and ids. With
---serve it has only ids and labels, and the parties have the features (vfl/data/prediction_files.py).
+--listen it has only ids and labels, and the parties have the features (vfl/data/prediction_files.py).
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent without replacement, 75 what may succeed
 later (disk, memory, port), 130 interrupted.
@@ -33,8 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="ask processes of this machine")
-    where.add_argument("--serve", type=Path, metavar="CONFIG", help="ask the parties that dial in")
-    parser.add_argument("--insecure", action="store_true", help="with --serve: plaintext; only on loopback")
+    parser.add_listen(where)
     parser.add_argument("--data", type=Path, metavar="FILE", help="samples to predict (default: the test set)")
     parser.add_argument(
         "--table",
@@ -42,7 +41,7 @@ def add_arguments(parser: OneLineParser) -> None:
         default=[],
         metavar="[OWNER=]FILE",
         help="new rows of an owner to predict; repeated for each. Without OWNER where its columns tell whose it is, as "
-        "of one table that has all; with --serve the label owner's alone",
+        "of one table that has all; with --listen the label owner's alone",
     )
     parser.add_argument(
         "--split",
@@ -69,15 +68,15 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
     tables = new_tables(arguments)
-    if arguments.split and (arguments.data or tables or arguments.serve or arguments.processes):
+    if arguments.split and (arguments.data or tables or arguments.listen or arguments.processes):
         raise ValueError("--split: goes with a run in this process and without --data and --table")
-    if arguments.insecure and not arguments.serve:
-        to_stderr("warning: --insecure: ignored; it goes with --serve")
+    if arguments.insecure and not arguments.listen:
+        to_stderr("warning: --insecure: ignored; it goes with --listen")
     if arguments.processes:
         from vfl.parties.launch.local_launch import predict_together
 
         return predict_together(arguments.run, arguments.data, absent, when_absent, out, console, tables)
-    if arguments.serve is None:
+    if arguments.listen is None:
         from vfl.predict.predict import predict_in_process
 
         prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables, arguments.split)
@@ -85,7 +84,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         from vfl.config import load_config
         from vfl.parties.uses.predict import serve_predictions
 
-        config = load_config(arguments.serve)
+        config = load_config(arguments.listen)
         prediction = serve_predictions(
             config,
             arguments.run,
@@ -107,7 +106,7 @@ def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
         raise ValueError("--table: goes without --data")
     from vfl.predict.predict import owned_tables
 
-    return owned_tables(arguments.run, arguments.table, serve=arguments.serve is not None)
+    return owned_tables(arguments.run, arguments.table, serve=arguments.listen is not None)
 
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
@@ -116,7 +115,7 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
     if len(set(tables.values())) > 1:
         raise ValueError(
-            "--table: with --serve name the label owner's alone; the others give theirs to party --samples"
+            "--table: with --listen name the label owner's alone; the others give theirs to party --samples"
         )
     return samples_table(config, tables)
 

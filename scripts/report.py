@@ -1,4 +1,4 @@
-"""Report on a run or a sweep, or compare several of any kinds: lvfl report RUN_OR_SWEEP ... [--out DIR|FILE.html].
+"""Report on a run or a sweep, or compare several of any kinds: lvfl report RUN|SWEEP ... [--out DIR|FILE.html].
 
 Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG; or FILE.html alone.
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
@@ -13,9 +13,7 @@ from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "folders", type=Path, nargs="+", metavar="RUN_OR_SWEEP", help="folder of lvfl train or lvfl sweep"
-    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN|SWEEP", help="folder of lvfl train or lvfl sweep")
     parser.add_argument("--out", type=Path, metavar="DIR|FILE.html", help="where to (default: report in the first)")
 
 

@@ -9,7 +9,6 @@ port), 130 interrupted after a checkpoint.
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -19,7 +18,7 @@ from vfl.console import TEXT, OneLineParser, command
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     parser.add_experiment("training.rounds=20", "YAML file of the experiment, with data.file and network")
-    parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
+    parser.add_run_dir()
     parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.listen is loopback")
     parser.add_log(TEXT)

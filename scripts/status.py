@@ -1,9 +1,15 @@
-"""Show how a run stands: lvfl status RUN [--json].
+"""Show how a run stands: lvfl status RUN [--json], or why a party cannot join: lvfl status CONFIG --party NAME.
 
 RUN is the folder of a run, at the server or of lvfl train, or a party's own folder: rounds done, test metrics, who is
 connected or lost and was last seen when, bytes, and whether it runs or how it has ended. It changes nothing.
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
+With --party it takes the arguments of lvfl party, on that party's machine. It looks at the configuration, the data, the
+keys and the folder, then dials the server as the party would: it tells a closed port, a refused, expired or wrongly
+named certificate, another version and differing settings or data apart, and says how to mend each. It does not join, so
+it may be run during a training.
+
+Exit codes: 0 done, or the party would be let in, 2 bad input or something to be mended, 3 the server is not there
+(yet), 75 what may succeed later (disk, memory).
 """
 
 import argparse
@@ -11,23 +17,49 @@ import json
 import sys
 from pathlib import Path
 
-from vfl.console import DONE, OneLineParser, ShowConsole, command
+from vfl.console import BAD_INPUT, DONE, LOST, OneLineParser, ShowConsole, command
 
 
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a party")
+    parser.add_argument("run", type=Path, metavar="RUN|CONFIG", help="a run's or a party's folder; with --party CONFIG")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="with --party: settings to override")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--party", metavar="NAME", help="check whether this party can join")
+    parser.add_run_dir("with --party: its folder (default: runs/NAME-PARTY)")
+    parser.add_argument("--insecure", action="store_true", help="with --party: plaintext; only on loopback")
 
 
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Print the status."""
+    """Print the status, or the checks of a party."""
+    if arguments.party:
+        if arguments.json:
+            raise ValueError("--json: goes with RUN; the checks of --party are lines")
+        return examine_party(arguments, console)
+    if arguments.overrides or arguments.run_dir or arguments.insecure:
+        raise ValueError("--party: is missing; settings, --run-dir and --insecure go with it")
     from vfl.parties.network.status import lines_of, status_of
 
     status = status_of(arguments.run)
     console.print(json.dumps(status, indent=1) if arguments.json else "\n".join(lines_of(status)))
     return DONE
+
+
+def examine_party(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Show the result of every check as soon as it is known, and return who must act as an exit code."""
+    from vfl.config import load_config
+    from vfl.parties.launch.doctor import examine
+
+    config = load_config(arguments.run, arguments.overrides)
+    run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
+    code = DONE
+    for check in examine(config, arguments.party, run_dir, insecure=arguments.insecure):
+        state = "ok" if check.good else "waits" if check.may_pass else "WRONG"
+        console.print(f"{check.name:<10}  {state:<5}  {check.text}")
+        if not check.good and code != BAD_INPUT:
+            code = LOST if check.may_pass else BAD_INPUT
+    return code
 
 
 if __name__ == "__main__":

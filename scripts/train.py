@@ -20,7 +20,7 @@ from vfl.console import OneLineParser, command
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     parser.add_experiment("training.rounds=20")
-    parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
+    parser.add_run_dir()
     parser.add_argument(
         "--resume",
         action="store_true",

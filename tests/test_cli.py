@@ -93,9 +93,9 @@ def test_a_log_has_time_and_level_in_every_line(capsys: pytest.CaptureFixture[st
         raise ConfigError("field: wrong")
 
     shown = {}
-    for form in LOGS:
-        monkeypatch.setattr("sys.argv", ["lvfl", "--log", form])
-        assert command(None, lambda parser: parser.add_log(PLAIN))(run)() == 2
+    for form in (PLAIN, TEXT, JSON):
+        monkeypatch.setattr("sys.argv", ["lvfl", *(["--log", form] if form in LOGS else [])])
+        assert command(None, lambda parser: parser.add_log(TEXT))(run)() == 2
         out, err = capsys.readouterr()
         shown[form] = [*out.splitlines(), *err.splitlines()]
     levels = ["info"] * (len(shown[JSON]) - 2) + ["warning", "error"]

@@ -1,6 +1,7 @@
 """Vertical federated learning that is cheap for weak parties: lvfl COMMAND [ARGUMENT ...].
 
-COMMAND --help explains a command. CONFIG and SWEEP are YAML files, or names of shipped ones, such as quickstart.
+COMMAND --help explains a command. CONFIG and SWEEP are YAML files, or names of shipped ones (lvfl list); RUN is a
+training's folder.
 """
 
 import argparse
@@ -10,28 +11,40 @@ from importlib.metadata import version
 
 from vfl.console import OneLineParser
 
-COMMANDS = {
-    "train": "train one experiment",
-    "plan": "show what alpha and beta would cost and save each party, before training",
-    "compare": "tell what the other owners add, and at what cost",
-    "sweep": "train many runs of one experiment",
-    "report": "show a run or a sweep on one page",
-    "predict": "predict with a trained split model",
-    "serve": "serve scores by key, while the owners are at work",
-    "describe": "look at a table, and propose which columns to use",
-    "align": "match the keys of several owners' tables in private",
-    "audit": "attack a finished run, to see what its messages reveal",
-    "export": "write a trained model as torch.export and ONNX files",
-    "server": "serve a training to party processes",
-    "party": "take part in a training",
-    "status": "show how a run stands, from either side's folder",
-    "split-data": "write what each process of an experiment holds",
-    "certs": "make and look at certificates",
-    "doctor": "find out why a party cannot join",
-    "benchmark": "find the fastest settings for an experiment on this machine",
+GROUPS = {
+    "train": {
+        "train": "train one experiment",
+        "list": "name the shipped experiments and sweeps",
+        "plan": "tell before a training what it takes and saves",
+        "tune": "find the fastest settings for this machine",
+        "sweep": "train many runs of one experiment",
+    },
+    "look": {
+        "report": "show runs or a sweep on one page",
+        "status": "show how a run stands, or why a party cannot join",
+        "compare": "tell what the other owners add, and at what cost",
+        "audit": "attack a finished run, to see what its messages reveal",
+    },
+    "several owners": {
+        "describe": "look at a table, and propose which columns to use",
+        "align": "match the keys of several owners' tables in private",
+        "split-data": "write what each owner holds of one data set",
+        "certs": "make and look at certificates",
+        "server": "lead a training of party processes",
+        "party": "take part in a training",
+    },
+    "use a model": {
+        "predict": "predict with a trained split model",
+        "serve": "answer scores by key, while the owners are at work",
+        "export": "write a trained model as torch.export and ONNX files",
+    },
 }
+"""Commands with a summary each, by what they are for."""
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 """Summary of each command, by the name of its module."""
 REMOVED_COMMANDS = {
+    "doctor": "doctor: removed in 0.2.0; lvfl status CONFIG --party NAME takes its place",
+    "benchmark": "benchmark: removed in 0.2.0; lvfl tune CONFIG finds the fastest settings",
     "distill": "distill: removed in 0.2.0; lvfl compare trains the label owner alone",
 }
 """Answer to each command of earlier releases that is no more."""
@@ -40,8 +53,11 @@ REMOVED_COMMANDS = {
 def parse_arguments() -> argparse.Namespace:
     """Parse the command's name; the command parses the arguments after it."""
     width = max(map(len, COMMANDS))
-    listing = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
-    parser = OneLineParser(__doc__, prog="lvfl", epilog=f"commands:\n{listing}")
+    listing = "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {name:<{width}}  {line}" for name, line in commands.items())])
+        for group, commands in GROUPS.items()
+    )
+    parser = OneLineParser(__doc__, prog="lvfl", epilog=listing)
     parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")

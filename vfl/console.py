@@ -11,8 +11,9 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -29,8 +30,10 @@ TRY_LATER = 75
 """Exit code for conditions that may pass, EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port in use."""
 INTERRUPTED = 130
 
-PLAIN, TEXT, JSON = LOGS = ("plain", "text", "json")
+PLAIN, TEXT, JSON = "plain", "text", "json"
 """Forms of a log line: bare; with time and level; an object of JSON with both."""
+LOGS = (PLAIN, JSON)
+"""Forms that ``--log`` offers."""
 LEVELS = ("warning", "error")
 """Levels that a line names before a colon; any other line is an ``info``."""
 WIDEST = 1000
@@ -52,7 +55,7 @@ class OneLineParser(argparse.ArgumentParser):
         self, example: str, of: str = "YAML file of the experiment, or a shipped one, such as quickstart"
     ) -> None:
         """Add the arguments for a configuration and the settings that override it."""
-        self.add_argument("config", type=Path, help=of)
+        self.add_argument("config", type=Path, metavar="CONFIG", help=of)
         self.add_argument(
             "overrides", nargs="*", default=[], metavar="key=value", help=f"settings to override, such as {example}"
         )  # fmt: skip
@@ -61,15 +64,30 @@ class OneLineParser(argparse.ArgumentParser):
         """Add the arguments that tell the party and its folder."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
         self.add_argument("--party", required=True, metavar="NAME", help="name of this party, such as party_1")
-        self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+        self.add_run_dir("folder of this party (default: runs/NAME-PARTY)")
         self.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
+
+    def add_run_dir(self, of: str = "folder of the run (default: the next free runs/NAME)") -> None:
+        """Add the argument for the run's folder."""
+        self.add_argument("--run-dir", type=Path, metavar="DIR", help=of)
 
     def add_log(self, default: str) -> None:
         """Take how lines are shown."""
         self.add_argument(
             "--log", choices=LOGS, default=default,
-            help=f"lines as they are, with time (UTC) and level, or as objects of JSON (default: {default})",
+            help="bare lines, or objects of JSON with time (UTC) and level (default: "
+            f"{'lines that begin with both' if default == TEXT else default})",
         )  # fmt: skip
+
+    def add_listen(self, of: Any) -> None:
+        """Take the server's configuration with which parties are asked; ``of`` is the parser, or a group of it."""
+        of.add_argument("--listen", type=Path, metavar="CONFIG", help="ask the parties that dial this server")
+        self.add_argument("--insecure", action="store_true", help="with --listen: plaintext; only on loopback")
+        self.refuse("--serve", "--listen CONFIG takes its place")
+
+    def refuse(self, option: str, instead: str) -> None:
+        """Refuse an option of earlier releases in one line that says what to write."""
+        self.add_argument(option, nargs="?", type=partial(_removed, option, instead), help=argparse.SUPPRESS)
 
     def parse(self) -> argparse.Namespace:
         """Read the command line; options may stand anywhere, unless there are subcommands."""
@@ -86,11 +104,21 @@ class OneLineParser(argparse.ArgumentParser):
         takes_settings = any(action.dest in ("overrides", "settings") for action in self._actions)
         setting = setting_named(name.lstrip("-").replace("-", "_")) if name.startswith("-") and takes_settings else None
         if setting is None:
-            return did_you_mean(name, [each for action in self._actions for each in action.option_strings])
+            shown = [action for action in self._all_actions() if action.help != argparse.SUPPRESS]
+            return did_you_mean(name, [each for action in shown for each in action.option_strings])
         after = sys.argv[sys.argv.index(option) + 1 :]
         if not equals:
             value = after[0] if after and not after[0].startswith("-") else "VALUE"
         return f"; it is a setting: write {setting}={value}"
+
+    def _all_actions(self) -> list[argparse.Action]:
+        """Return the arguments, and those of subcommands."""
+        found = [*self._actions]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+                parsers = cast(dict[str, OneLineParser], action.choices)
+                found += [each for parser in parsers.values() for each in parser._all_actions()]
+        return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -99,6 +127,10 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
         self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if is_printing_process() else None)
+
+
+def _removed(option: str, instead: str, _value: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"was removed in 0.2.0; {instead}")
 
 
 def _path(text: str) -> Path:

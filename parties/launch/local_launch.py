@@ -80,7 +80,7 @@ def predict_together(
     named = ["--table", str(samples_table(config, tables))] if tables else []
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
-    serve = ["predict", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
+    serve = ["predict", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
     parties = {name: party_command("party", folder, name) for name in names if name not in absent}
     if tables:
@@ -99,7 +99,7 @@ def predict_together(
 
 
 def compare_together(run_dir: Path, console: Console) -> int:
-    """Restart a run's processes, let the server compare (``lvfl compare RUN --serve``), and return the exit code.
+    """Restart a run's processes, let the server compare (``lvfl compare RUN --listen``), and return the exit code.
 
     The owners, all of them this user, agree to it. Raises ValueError for a run that cannot be used.
     """
@@ -108,7 +108,7 @@ def compare_together(run_dir: Path, console: Console) -> int:
     own = process_configs(config, folder)
     configs = {name: parse_config(lay_over(each.model_dump(), agreed)) for name, each in own.items()}
     prepare(config, folder, configs)
-    serve = ["compare", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml")]
+    serve = ["compare", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
     parties = {name: party_command("party", folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
 

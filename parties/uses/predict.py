@@ -201,7 +201,7 @@ def open_server(
     trained = load_run(run_dir)
     check_run(run_dir, config, resume=True)
     if not read_run_id(run_dir):
-        raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --serve out")
+        raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     check_absent(absent, config.parties, when_absent)
     source = open_source(config)

@@ -154,7 +154,7 @@ def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(say, trained: 
     options = ("--absent", "party_1", "--when-absent", "mean", "--insecure")
     code, said, warned = say("predict.py", trained, "--out", out, *options)
     assert code == 0
-    assert warned == "warning: --insecure: ignored; it goes with --serve\n"
+    assert warned == "warning: --insecure: ignored; it goes with --listen\n"
     assert "accuracy without party_1 (mean)" in said
     assert f"with all parties {right:.2%}" in said
 

@@ -17,7 +17,7 @@ from vfl.parties.network.tls.folders import issue, make_authority
 from vfl.parties.network.wire.frame import pack
 from vfl.runs.run_folder import write_run_id
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "status.py"
 
 
 class Patient:
@@ -143,7 +143,7 @@ def test_the_script_shows_every_check_and_says_by_its_code_who_must_act(checks, 
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("vfl.parties.launch.doctor.examine", lambda *_args, **_how: iter(checks))
-    monkeypatch.setattr(sys, "argv", ["doctor.py", str(tmp_path / "party.yaml"), "--party", "party_1"])
+    monkeypatch.setattr(sys, "argv", ["status.py", str(tmp_path / "party.yaml"), "--party", "party_1"])
     assert main() == code
     signal.signal(signal.SIGTERM, handler)
     states = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]

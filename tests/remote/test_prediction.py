@@ -39,7 +39,7 @@ def serve(federation, *options: str) -> Path:
     out = federation.run_dir / "out.csv"
     out.unlink(missing_ok=True)
     argv = [str(SCRIPTS / "predict.py"), str(federation.run_dir), "--out", str(out)]
-    federation.launch(SERVER, [*argv, "--serve", str(federation.folder / "server.yaml"), *options])
+    federation.launch(SERVER, [*argv, "--listen", str(federation.folder / "server.yaml"), *options])
     return out
 
 
@@ -113,13 +113,13 @@ def test_without_a_party_that_was_not_started(federation, when_absent: WhenAbsen
 @pytest.mark.release
 def test_a_party_that_stays_away_is_refused_or_stood_in_for(federation):
     soon = impatient(federation)
-    out = serve(federation, "--serve", soon)
+    out = serve(federation, "--listen", soon)
     federation.start("party_1")
     federation.finish()
     assert (federation.codes[SERVER], federation.codes["party_1"]) == ([3], [3]), federation.logs()
     assert "party_2, party_3, party_4 did not join within network.wait_s = 20 s" in federation.log(SERVER)
     assert not out.exists()
-    rows = table_of(federation, "--serve", soon, "--when-absent", "zeros", without=("party_3",))
+    rows = table_of(federation, "--listen", soon, "--when-absent", "zeros", without=("party_3",))
     assert rows == as_text(predict_in_process(federation.run_dir, None, ["party_3"], "zeros"))
 
 
@@ -192,7 +192,7 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     elsewhere.mkdir()
     for name in ("config.yaml", "checkpoints"):
         (elsewhere / name).symlink_to(federation.run_dir / name)
-    with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --serve"):
+    with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --listen"):
         load_trained(elsewhere)
     with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
         predict_together(elsewhere, None, [], "refuse", tmp_path, Console())

@@ -41,7 +41,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
 
     new["bank"].write_text(new["bank"].read_text().replace(",j0", ",newcomer", 2))
     out = tmp_path / "new.csv"
-    server = ["--serve", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
+    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
     federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
     for owner, path in new.items():
         federation.start(owner, extra=("--samples", str(path)))
@@ -105,7 +105,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
 
     for when_absent in ("placeholder", "zeros", "mean", "refuse"):
         out = tmp_path / f"{when_absent}.csv"
-        server = ["--serve", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
+        server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
         command = [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server, "--when-absent", when_absent]
         federation.launch(SERVER, command)
         if when_absent == "refuse":
@@ -144,7 +144,7 @@ def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(fe
     agreed = {"bank": ("network.consent.importance=true",), "shop": ()}
 
     def compare() -> None:
-        command = [str(SCRIPTS / "compare.py"), str(federation.run_dir), "--serve", str(soon), "--insecure"]
+        command = [str(SCRIPTS / "compare.py"), str(federation.run_dir), "--listen", str(soon), "--insecure"]
         federation.launch(SERVER, command)
         federation.start("bank", extra=("--insecure", *agreed["bank"]))
         federation.start("shop", extra=("--insecure", f"network.server={relay.address}", *agreed["shop"]))

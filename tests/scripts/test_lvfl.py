@@ -1,6 +1,9 @@
 """The command ``lvfl``: what it finds, and what it says where it finds nothing."""
 
+import signal
 import sys
+import threading
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -13,8 +16,8 @@ from vfl.sweeps.sweep_plan import load_sweep
 ROOT = Path(__file__).parents[2]
 command = import_module("vfl.__main__")
 NAMES = [str(path.relative_to(ROOT / "configs").with_suffix("")) for path in (ROOT / "configs").rglob("*.yaml")]
-NO_COMMANDS = {"__init__", "__main__", "same_bits"}
-"""same_bits compares two checkouts."""
+NO_COMMANDS = {"__init__", "__main__", "benchmark", "same_bits"}
+"""Both need a checkout: same_bits compares two, benchmark finds the laboratory there."""
 
 
 def test_every_script_is_a_command():
@@ -73,3 +76,56 @@ def test_a_run_that_is_not_there_is_one_line_with_those_that_are(tmp_path: Path,
 
 def test_shipped_configurations_are_those_of_the_checkout():
     assert shipped_folder().samefile(ROOT / "configs")
+
+
+def test_help_shows_every_command_in_its_group(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "argv", ["lvfl", "--help"])
+    with pytest.raises(SystemExit):
+        command.main()
+    shown = capsys.readouterr().out
+    for group, commands in command.GROUPS.items():
+        part = shown.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in part.splitlines()] == [*commands]
+
+
+def test_every_shipped_file_is_listed_with_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["lvfl", "list"])
+    assert command.main() == 0
+    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith(" ")]
+    assert sorted(name for name, _ in shown) == sorted(NAMES)
+    assert all(20 < len(summary) <= 100 and summary.endswith(".") for _, summary in shown), shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["predict", "run", "--serve", "server.yaml"],
+            "--serve: was removed in 0.2.0; --listen CONFIG takes",
+        ),
+        (["compare", "run", "--serve=server.yaml"], "--serve: was removed in 0.2.0; --listen CONFIG takes"),
+        (["server", "quickstart", "--log", "text"], "--log: unknown 'text'; known: plain, json"),
+        (["train", "quickstart", "--resumee"], "did you mean '--resume'?"),
+        (["certs", "isue", "keys", "bank"], "did you mean 'issue'?"),
+        (["certs", "issue", "keys", "bank", "--ovrwrite"], "did you mean '--overwrite'?"),
+        (["status", "run", "threads=2"], "--party: is missing"),
+        (["status", "run", "--party", "bank", "--json"], "--json: goes with RUN"),
+        (["--verison"], "did you mean '--version'?"),
+    ],
+)
+def test_a_wrong_word_is_one_line_that_names_the_right_one(
+    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["lvfl", *arguments])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what a command sets
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        code = command.main()
+    except SystemExit as end:
+        code = end.code
+    signal.signal(signal.SIGTERM, handler)
+    said = capsys.readouterr().err
+    assert code == 2
+    assert told in said
+    assert said.count("\n") == 1

@@ -62,6 +62,17 @@ def _runs() -> list[str]:
     return [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
 
 
+def shipped_summaries() -> dict[str, dict[str, str]]:
+    """Return the first line of each shipped file by its name, by group."""
+    groups: dict[str, dict[str, str]] = {"experiments": {}, "experiments with horizontal methods": {}, "sweeps": {}}
+    experiments, horizontal, sweeps = groups.values()
+    for name in _names():
+        first, *_ = (shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        group = sweeps if name.startswith("sweep_") else horizontal if name.startswith("horizontal/") else experiments
+        group[name] = first.removeprefix("# ")
+    return groups
+
+
 def _names() -> list[str]:
     """Return the names of the shipped experiments and sweeps."""
     shipped = shipped_folder()

@@ -149,7 +149,7 @@ def _whole_state(run_dir: Path, name: str, state: State) -> State:
         return state
     store = CheckpointStore(run_dir / PROCESSES / name / "checkpoints")
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
-        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --serve")
+        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --listen")
     return store.load(state["round"])[SECTION]
 
 

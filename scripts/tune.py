@@ -1,0 +1,37 @@
+"""Find the fastest settings for an experiment on this machine, in a few seconds: lvfl tune CONFIG [key=value ...].
+
+Times a training step of the largest party in every precision and memory layout, without pruning and pruned as
+configured, and tells the settings to write. It trains nothing and changes nothing.
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130 interrupted.
+"""
+
+import argparse
+import sys
+
+from vfl.console import DONE, OneLineParser, ShowConsole, command, print_table
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    parser.add_experiment("threads=2")
+
+
+@command(__doc__, add_arguments)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Measure, show and advise."""
+    from vfl.config import ConfigError, load_config
+    from vfl.plan import tune
+
+    config = load_config(arguments.config, arguments.overrides)
+    if config.mode != "vertical":
+        raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
+    table, lines = tune.advise(config)
+    print_table(console, table)
+    for line in lines:
+        console.print(line)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
