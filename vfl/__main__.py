@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
+from vfl.base.spelling import did_you_mean
 from vfl.console import OneLineParser
 
 GROUPS = {
@@ -42,6 +43,7 @@ GROUPS = {
 """Commands with a summary each, by what they are for."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 """Summary of each command, by the name of its module."""
+OPTIONS = ("-h", "--help", "--version")
 REMOVED_COMMANDS = {
     "doctor": "doctor: removed in 0.2.0; lvfl status CONFIG --party NAME takes its place",
     "benchmark": "benchmark: removed in 0.2.0; lvfl tune CONFIG finds the fastest settings",
@@ -61,8 +63,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")
-    if told := REMOVED_COMMANDS.get("".join(sys.argv[1:2])):
+    first = "".join(sys.argv[1:2])
+    if told := REMOVED_COMMANDS.get(first):
         parser.error(told)
+    if first.startswith("-") and first not in OPTIONS:
+        parser.error(f"unrecognized arguments: {first}{did_you_mean(first, OPTIONS)}")
     return parser.parse_args(sys.argv[1:] or ["--help"])
 
 

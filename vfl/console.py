@@ -116,7 +116,7 @@ class OneLineParser(argparse.ArgumentParser):
         found = [*self._actions]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-                parsers = cast(dict[str, OneLineParser], action.choices)
+                parsers = cast(dict[str, OneLineParser], cast(Any, action).choices)
                 found += [each for parser in parsers.values() for each in parser._all_actions()]
         return found
 
