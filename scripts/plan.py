@@ -1,8 +1,9 @@
 """Show what alpha and beta would cost and save each party, before training: lvfl plan CONFIG [key=value ...].
 
 Multiply-accumulates per sample, parameters, bytes and seconds of an exchange, by ratio (alpha for the left half, beta
-of all parties for the right one), and the costs of the whole run with the configuration's own ratios. Seconds are those
-of simulation.device and simulation.parties; without a speed there this machine's, as measured now.
+of all parties for the right one), and of the whole run as configured: costs, saved shares, and the time that it takes
+here, by a few exchanges trained now. Seconds of an exchange are those of simulation.device and simulation.parties;
+without a speed there this machine's.
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
@@ -23,7 +24,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.base.errors import ConfigError
     from vfl.config import load_config
     from vfl.core.local import build_in_process
-    from vfl.plan.plan import plan_tables
+    from vfl.plan.plan import measured_time, plan_tables
     from vfl.runs.runtime import start_runtime
 
     config = load_config(arguments.config, arguments.overrides)
@@ -34,6 +35,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     built = build_in_process(config, start_runtime(config))
     for table in plan_tables(built.server, built.parties):
         print_table(console, table)
+    console.print(measured_time(built.server))
     return DONE
 
 

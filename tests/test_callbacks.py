@@ -216,7 +216,68 @@ def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_pat
     ]
     file = io.StringIO()
     show(tmp_path, 4, Console(file=file))
-    assert file.getvalue().startswith("resumed after 3 of 4 rounds\nround 3 (4/4)  loss 0.2500")
+    assert file.getvalue().startswith("resumed after 3 of 4 rounds; goes on with round 3\nround 3 (4/4)  loss 0.2500")
+
+
+class Clock:
+    """A clock that a step moves on by as many seconds as it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Slow(Fake):
+    """Takes the given seconds for each of a round's three steps."""
+
+    progress: ShowProgress
+    step_s: float = 100.0
+
+    def train_round(self, round_index: int) -> Metrics:
+        for done in range(3):
+            self.progress.clock.now_s += self.step_s  # pyright: ignore[reportFunctionMemberAccess]
+            self.progress.on_step(done + 1, 3)
+        return super().train_round(round_index)
+
+
+def slowly(folder: Path, rounds: int, console: Console, step_s: float = 100.0) -> None:
+    algorithm = Slow()
+    algorithm.step_s = step_s
+    algorithm.progress = ShowProgress(console, {})
+    algorithm.progress.clock = Clock()
+    run(folder, rounds, algorithm, [algorithm.progress], evaluate_every=9)
+
+
+def test_the_time_left_is_that_of_the_whole_training_and_a_long_round_says_how_far_it_is(tmp_path: Path):
+    """The later rounds take as long as the first: that is told, so that only the first one says it."""
+    file = io.StringIO()
+    slowly(tmp_path, 4, Console(file=file))
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
+        "round 0 (1/4)  step 1 of 3 after 2 min  18 min left",
+        "round 0 (1/4)  loss 1.0000  15 min left",
+        "round 1 (2/4)  loss 0.5000  10 min left",
+        "round 2 (3/4)  loss 0.3333  5 min left",
+        "round 3 (4/4)  loss 0.2500  test accuracy 4.00%",
+    ]
+    file = io.StringIO()
+    slowly(tmp_path, 6, Console(file=file))
+    assert file.getvalue().splitlines()[:2] == [
+        "resumed after 4 of 6 rounds; goes on with round 4",
+        "round 4 (5/6)  step 1 of 3 after 2 min  8 min left",
+    ]
+    file = io.StringIO()
+    slowly(tmp_path, 6, Console(file=file))
+    assert file.getvalue() == "resumed after 6 of 6 rounds; no round is left\n"
+
+
+def test_the_bar_is_that_of_the_whole_training(tmp_path: Path):
+    file = io.StringIO()
+    slowly(tmp_path, 4, Console(file=file, force_terminal=True, width=80, _environ={}))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert "5 min left" in plain
+    assert "step " not in plain
 
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

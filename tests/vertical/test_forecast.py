@@ -1,6 +1,7 @@
 """Costs are known before they are spent: what is forecast equals what is then counted."""
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -10,7 +11,7 @@ from vfl.base.costs import PartyCosts
 from vfl.core.costs.forecast import Cost
 from vfl.messages.control import Prices
 from vfl.messages.messages import MessageError
-from vfl.plan.plan import planned_rounds
+from vfl.plan.plan import measured_time, plan_tables, planned_rounds
 
 FORECAST_KINDS = ("embedding", "gradient", "head")
 
@@ -111,3 +112,20 @@ def test_asking_for_prices_changes_no_bit(build):
 def test_prices_that_cannot_be_true_are_refused(macs, parameters):
     with pytest.raises(MessageError, match="Prices"):
         Prices(macs_per_sample=macs, parameters=parameters).check((0.0, 0.1, 0.2))
+
+
+def test_a_plan_ends_with_the_saved_shares_of_the_whole_run_and_its_time(build):
+    server = build(
+        models={"feature": {"kind": "cnn", "width": 0.5, "embedding_size": 16}, "head": {"hidden": [8]}},
+        training={"rounds": 2},
+        lightweighting={"alpha": 0.5, "beta": 0.5},
+    )
+    *_, total = plan_tables(server, [each.link.party for each in server.roster])
+    cells = [[*column.cells] for column in total.columns]
+    assert cells[0][-1] == "all"
+    for round_index in range(2):
+        server.train_round(round_index)
+    saved = server.summary()["savings"]
+    assert float(str(cells[2][-1]).rstrip("%")) / 100 == pytest.approx(saved["compute"], abs=0.01)
+    assert float(str(cells[5][-1]).rstrip("%")) / 100 == pytest.approx(saved["communication"], abs=0.01)
+    assert re.match(r"the whole run takes about \d+ s on this machine", measured_time(server))

@@ -17,3 +17,10 @@ def amount(number: float) -> str:
             return f"{number:.3g} {prefix}"
         number /= 1000
     return f"{number:.3g} P"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit in which it is read, such as ``45 s``, ``12 min`` or ``3.3 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from rich.table import Table
 
-from vfl.base.amounts import amount
+from vfl.base.amounts import amount, duration
 from vfl.base.costs import savings
 from vfl.config.devices import DeviceConfig
 from vfl.console import numbers_table
@@ -19,6 +19,7 @@ from vfl.core.server import HeadServer
 
 TIMED_PASSES = 3
 """Passes that measure this machine's speed; the fastest counts."""
+TIMED_EXCHANGES = 3
 HEADINGS = ("ratio", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
 
 
@@ -95,11 +96,43 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
 
 
 def _total(server: HeadServer, forecast: Forecast) -> Table:
-    """Return the whole run's costs with its own ratios: a row per party."""
-    rounds = [*planned_rounds(server, forecast)]
+    """Return the whole run's costs with its own ratios, a row per party, and what they save."""
+    rounds, dense = [*planned_rounds(server, forecast)], dict.fromkeys(forecast.macs, Ratios())
+    unlightened = forecast.round(dense, dense)
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
-    table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
+    table = numbers_table(title, ("party", "MACs", "saved", "sent up", "come down", "saved"))
+    totals: list[Cost] = []
     for name in forecast.macs:
-        macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))
-        table.add_row(name, amount(macs), f"{amount(up)}B", f"{amount(down)}B")
+        spent = Cost(*(sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True)))
+        whole = Cost(*(len(rounds) * each for each in unlightened[name]))
+        table.add_row(name, *_spent(spent, whole))
+        totals += [spent, whole]
+    table.add_section()
+    spent, whole = (Cost(*map(sum, zip(*each, strict=True))) for each in (totals[::2], totals[1::2]))
+    table.add_row("all", *_spent(spent, whole))
     return table
+
+
+def _spent(spent: Cost, whole: Cost) -> tuple[str, ...]:
+    """Return the cells of a cost, beside that of the same run without lightweighting."""
+    sent, dense_sent = (each.uplink_bytes + each.downlink_bytes for each in (spent, whole))
+    return (
+        amount(spent.macs), f"{savings(spent.macs, whole.macs):.0%}",
+        f"{amount(spent.uplink_bytes)}B", f"{amount(spent.downlink_bytes)}B", f"{savings(sent, dense_sent):.0%}",
+    )  # fmt: skip
+
+
+def measured_time(server: HeadServer) -> str:
+    """Train a few exchanges and tell how long the whole run takes here. Changes the models."""
+    server.start_round(0)
+    exchanges, rounds = server.exchanges, server.config.training.rounds
+    took_s: list[float] = []
+    for exchange in range(min(1 + TIMED_EXCHANGES, exchanges.steps)):  # the first warms up
+        started_s = time.perf_counter()
+        exchanges.run(exchange)
+        took_s.append(time.perf_counter() - started_s)
+    whole_s = rounds * exchanges.steps * min(took_s)
+    return (
+        f"the whole run takes about {duration(whole_s)} on this machine, less what pruning saves and without its "
+        f"evaluations: {rounds} rounds of {exchanges.steps} exchanges, of which {len(took_s)} were measured now"
+    )

@@ -2,18 +2,25 @@
 
 import hashlib
 import json
+import time
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
+from vfl.base.amounts import duration
 from vfl.base.metrics import format_metric, is_better, title
 from vfl.runs.atomic import naming, write_atomically
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Callback, Metrics, TrainingLoop, Viewer, Watched
 from vfl.runs.run_folder import row_of
+
+LONG_S = 30.0
+"""Seconds after which a round without a terminal says how far it is, unless rounds usually take half as long."""
+SOON_S = 30.0
+"""Seconds left below which nothing is said of them."""
 
 
 class JsonLines(Viewer):
@@ -59,33 +66,46 @@ class JsonLines(Viewer):
 
 
 class ShowProgress(Viewer):
-    """A bar on a terminal, otherwise a plain line per round. ``shown`` maps tags of further metrics to show to
-    formats."""
+    """A bar over the whole training on a terminal, otherwise a plain line per round; both tell the time that is left.
+
+    ``shown`` maps tags of further metrics to show to formats. Without a terminal a round that takes long says so once.
+    """
 
     def __init__(self, console: Console, shown: Mapping[str, str]) -> None:
         self.console = console
         self.shown = shown
+        self.clock = time.monotonic
         self.bar = Progress(
             TextColumn("round {task.fields[label]}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=None, label="")
+        self.task = self.bar.add_task("", total=None, label="", left="")
+        self._first_round, self._began_s, self._round_began_s = 0, 0.0, 0.0
+        self._rounds, self._next_round, self._told = 1, 0, False
 
     def on_start(self, loop: Watched) -> None:
-        """Show the rounds done so far."""
+        """Tell where a resumed training goes on."""
         if loop.next_round:
-            self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
-        self._label_round(loop)
+            ahead = f"goes on with round {loop.next_round}" if loop.next_round < loop.rounds else "no round is left"
+            self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds; {ahead}")
+        self._first_round, self._began_s = loop.next_round, self.clock()
+        self._begin_round(loop)
         self.bar.start()
 
     def on_step(self, done: int, total: int) -> None:
         """Advance within the round."""
-        self.bar.update(self.task, completed=done, total=total)
+        so_far = self._next_round + done / total
+        self.bar.update(self.task, completed=so_far, left=self._left(so_far))
+        took_s, rounds = self.clock() - self._round_began_s, self._next_round - self._first_round
+        usual_s = (self._round_began_s - self._began_s) / rounds if rounds else 0.0
+        if not self.console.is_terminal and not self._told and took_s > max(LONG_S, 2 * usual_s) and done < total:
+            self._told = True
+            begun = f"round {self._next_round} ({self._next_round + 1}/{self._rounds})"
+            self._print(f"{begun}  step {done} of {total} after {duration(took_s)}  {self._left(so_far)}".rstrip())
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
@@ -93,18 +113,31 @@ class ShowProgress(Viewer):
         texts = [f"loss {metrics['loss/train']:.4f}"] if "loss/train" in metrics else []
         if (value := metrics.get(f"{metric}/test")) is not None:
             texts.append(f"test {title(metric)} {format_metric(metric, value)}")
-        text = "  ".join(texts + [form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics])
-        self.bar.update(self.task, completed=0)
-        self._label_round(loop)
-        self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {text}")
+        texts += [form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics]
+        self._begin_round(loop)
+        if not self.console.is_terminal and (left := self._left(loop.next_round)):
+            texts.append(left)
+        self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {'  '.join(texts)}")
 
     def on_end(self, loop: Watched) -> None:
         """Remove the bar."""
         self.bar.stop()
 
-    def _label_round(self, loop: Watched) -> None:
+    def _begin_round(self, loop: Watched) -> None:
+        self._round_began_s, self._told = self.clock(), False
+        self._rounds, self._next_round = loop.rounds, loop.next_round
         now = min(loop.next_round, loop.rounds - 1)
-        self.bar.update(self.task, label=f"{now} ({now + 1}/{loop.rounds})")
+        label = f"{now} ({now + 1}/{loop.rounds})"
+        self.bar.update(
+            self.task, total=loop.rounds, completed=loop.next_round, label=label, left=self._left(loop.next_round)
+        )
+        self.bar.refresh()
+
+    def _left(self, so_far: float) -> str:
+        """Return the time that the whole training still takes, by this session's pace; nothing below SOON_S."""
+        done = so_far - self._first_round
+        left_s = (self.clock() - self._began_s) / done * (self._rounds - so_far) if done > 0 else 0.0
+        return f"{duration(left_s)} left" if left_s >= SOON_S else ""
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
