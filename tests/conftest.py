@@ -1,12 +1,13 @@
 """Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fork_server import ForkServer
 from hypothesis import settings
 
 import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
@@ -65,15 +66,22 @@ def in_float64(monkeypatch: pytest.MonkeyPatch):
     torch.set_default_dtype(before)
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 def small_config(**sections: Settings) -> ExperimentConfig:
-    """Four digit quadrants, a narrow VGG11 at each party; ``sections`` lay over it key by key."""
+    """Four digit quadrants, a narrow CNN at each party; ``sections`` lay over it key by key."""
     values: Settings = {
         "name": "small",
         "seed": 3,
         "threads": 1,
         "data": {"dataset": {"kind": "digits"}, "train_samples": 48, "test_samples": 40},
         "models": {
-            "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 8},
+            "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8},
             "head": {"hidden": [16]},
         },
         "training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}},
@@ -83,12 +91,12 @@ def small_config(**sections: Settings) -> ExperimentConfig:
     return parse_config(values)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def configure() -> Callable[..., ExperimentConfig]:
     return small_config
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build() -> Build:
     """Build a head server with its parties in this process from sections that lay over the small experiment."""
 

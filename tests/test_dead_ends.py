@@ -111,6 +111,7 @@ def test_other_words_lead_to_settings():
     assert not {*OTHER_WORDS} & {*ExperimentConfig.model_fields}
 
 
+@pytest.mark.release
 def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_saved(monkeypatch, capsys, tmp_path):
     """A run begun so is resumed from round 0, and says so."""
 

@@ -1,23 +1,25 @@
 """The package of docs/extending.md, installed from the page: what a stranger adds trains, prunes, resumes, exports.
 
-One process of a fresh environment imports PyTorch and forks once per command (``tests/forked_commands.py``).
+One process of a fresh environment imports PyTorch and forks once per command (``tests/fork_server.py``).
 """
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import ROOT, ForkServer
 
 pytestmark = pytest.mark.release
 
-ROOT = Path(__file__).parents[1]
 FILES = dict(
     re.findall(r"^```\w+\n# (\S+\.\w+)\n(.*?)^```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL | re.M)
 )
@@ -124,13 +126,21 @@ def python(tmp_path_factory) -> Path:
 def results(python: Path) -> list[dict[str, Any]]:
     """What every command of this file gave: exit code and output."""
     folder = python.parents[2] / "source"
-    orders = [{"arguments": arguments, "kill_at": kill_at} for arguments, kill_at in COMMANDS]
-    environment = os.environ | {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
-    command = [str(python), str(ROOT / "tests" / "forked_commands.py")]
-    options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run(command, input=json.dumps(orders), **options)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    environment = {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
+    server = ForkServer(python, environment, cwd=folder)
+    results = [result(server, folder / f"output{number}", *each) for number, each in enumerate(COMMANDS)]
+    server.close()
+    return results
+
+
+def result(server: ForkServer, output: Path, arguments: list[str], kill_at: str | None) -> dict[str, Any]:
+    """Run a command, killed as soon as something lies in ``kill_at``."""
+    process = server.start([str(ROOT / "vfl" / "__main__.py"), *arguments], output)
+    if kill_at is not None:
+        while not any((output.parent / kill_at).glob("*")):
+            time.sleep(0.005)
+        os.kill(process, signal.SIGKILL)
+    return {"code": server.wait(process), "output": output.read_text()}
 
 
 TRAIN = ["train", "waves.yaml"]

@@ -12,6 +12,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from vfl.config import dotted_settings, parse_config
 from vfl.core.pruning_pictures import ShowWidths, by_number, draw_widths
+from vfl.core.server import HeadServer
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.messages.control import Description
 from vfl.predict.mode import VERTICAL
@@ -27,21 +28,26 @@ def events_of(folder: Path) -> EventAccumulator:
     return events
 
 
-@pytest.fixture
-def trained(build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def trained(build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events of a vertical run in which one party is pruned in round 1 and all in round 2, with a resume between."""
-    # Files of one second are read in the order of this count as text, in which 10 comes before 9.
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    folder = tmp_path_factory.mktemp("trained")
     alpha = {"party_1": {1: 0.2, 2: 0.5}} | {f"party_{number}": {2: 0.5} for number in (2, 3, 4)}
     sections = {"training": {"steps_per_round": 1, "batch_size": 8}, "lightweighting": {"alpha": alpha}}
     sections |= {"models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 4}}}
-    for rounds in (2, 4):
-        server = build(**sections)
-        settings = {"lightweighting.alpha": {1: 0.2}, "lightweighting.beta": 0.1, "seed": 3, "training.nesterov": False}
-        tensorboard = TensorBoard(tmp_path, "name: small\n", settings, front_page=VERTICAL.front_page)
-        store = CheckpointStore(tmp_path / "checkpoints")
-        TrainingLoop(server, rounds, [tensorboard, ShowWidths(server, tensorboard)], checkpoints=store).run()
-    return tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        # Files of one second are read in the order of this count as text, in which 10 comes before 9.
+        patch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+        for rounds in (2, 4):
+            train(build(**sections), folder, rounds)
+    return folder
+
+
+def train(server: HeadServer, folder: Path, rounds: int) -> None:
+    settings = {"lightweighting.alpha": {1: 0.2}, "lightweighting.beta": 0.1, "seed": 3, "training.nesterov": False}
+    tensorboard = TensorBoard(folder, "name: small\n", settings, front_page=VERTICAL.front_page)
+    store = CheckpointStore(folder / "checkpoints")
+    TrainingLoop(server, rounds, [tensorboard, ShowWidths(server, tensorboard)], checkpoints=store).run()
 
 
 def test_every_pruning_leaves_one_picture_of_all_parties(trained: Path):

@@ -15,7 +15,7 @@ import pytest
 from attacks.cases import CASES, HELLOS, LIES, ORDER
 from attacks.wire import Frame
 from attacks.wire_party import Answer, Attack, TurnedAway, WireParty, frame
-from remote.conftest import Federation, Zygote
+from remote.conftest import Federation, ForkServer
 
 from vfl.parties.network.party.party_process import load_holding, make_hello
 from vfl.parties.network.tls.certificates import SERVER
@@ -102,9 +102,11 @@ def play(federation: Federation, record: Record) -> None:
 
 
 @pytest.fixture(scope="module")
-def record(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+def record(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
     made = Record()
-    attacked, quiet = (Federation(zygote, tmp_path_factory.mktemp(name), SETTINGS) for name in ("attacked", "quiet"))
+    attacked, quiet = (
+        Federation(fork_server, tmp_path_factory.mktemp(name), SETTINGS) for name in ("attacked", "quiet")
+    )
     try:
         assert start(quiet).dial().follow() == "the server ended after 2 rounds"
         quiet.finish()

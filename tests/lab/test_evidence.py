@@ -25,15 +25,16 @@ from vfl.config.files import read_yaml
 
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)
+WRITTEN = written()
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)? ± \d+(?:\.\d+)?")
 PAGES = (ROOT / "README.md", ROOT / "docs" / "guide.md")
 README = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
 """With the guide, to which it hands on what it has no room for."""
 
 
-@pytest.mark.parametrize("path", written(), ids=lambda path: str(path.relative_to(RESULTS)))
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(RESULTS)))
 def test_the_index_and_the_tables_of_the_pages_are_what_the_rows_say(path: Path):
-    assert path.read_text(encoding="utf-8") == written()[path]
+    assert path.read_text(encoding="utf-8") == WRITTEN[path]
 
 
 def test_every_interval_in_readme_is_that_of_a_claim():

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fork_server import ROOT, ForkServer
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.parties.launch.local_launch import prepare, process_configs
@@ -23,13 +22,12 @@ from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import PROCESSES
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0
 """For a whole federation on a machine that does much else."""
 TOGETHER = "together"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
 Strike = tuple[str, int, str]
-"""At which place (see zygote.PLACES), at which time of passing it, which signal."""
+"""At which place (see places.py), at which time of passing it, which signal."""
 
 EXPERIMENT: dict[str, Any] = {
     "name": "federation",
@@ -60,35 +58,11 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-class Zygote:
-    """The process that forks others."""
-
-    def __init__(self) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-
-    def ask(self, **order: Any) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        assert self.process.wait(timeout=30) == 0
-        self.process.stdout.close()
-
-
 class Federation:
     """The processes of one experiment, by name.
 
     Args:
-        zygote: forks them.
+        fork_server: forks them.
         folder: of this experiment.
         sections: settings that lie over EXPERIMENT.
     """
@@ -98,8 +72,8 @@ class Federation:
     environment: Mapping[str, str] = MappingProxyType({})
     """Further variables of the processes that are launched next."""
 
-    def __init__(self, zygote: Zygote, folder: Path, sections: dict[str, Any]) -> None:
-        self.zygote = zygote
+    def __init__(self, fork_server: ForkServer, folder: Path, sections: dict[str, Any]) -> None:
+        self.fork_server = fork_server
         self.folder = folder
         self.run_dir = folder / "run"
         self.config: ExperimentConfig = parse_config(merged(EXPERIMENT, sections))
@@ -132,9 +106,9 @@ class Federation:
 
     def launch(self, name: str, argv: Sequence[str], *strikes: Strike) -> None:
         """Start a process by its command."""
-        order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
-        order |= {"environment": dict(self.environment), "life_s": self.life_s}
-        self.running[name] = self.zygote.ask(start=order)
+        struck = {"strikes": strikes, "places": Path(__file__).with_name("places.py")}
+        log, environment = self.folder / f"{name}.log", dict(self.environment)
+        self.running[name] = self.fork_server.start(argv, log, life_s=self.life_s, environment=environment, **struck)
 
     def start_together(self, *options: str) -> None:
         """Start ``train.py --processes``, which starts new processes of its own, under the name TOGETHER."""
@@ -142,12 +116,11 @@ class Federation:
         config.write_text(dump_config(self.config))
         argv = [str(ROOT / "scripts/train.py"), str(config), "--processes", "--run-dir", str(self.run_dir), *options]
         self.codes.setdefault(TOGETHER, [])
-        order = {"argv": argv, "strikes": [], "log": str(self.folder / f"{TOGETHER}.log"), "life_s": self.life_s}
-        self.running[TOGETHER] = self.zygote.ask(start=order)
+        self.running[TOGETHER] = self.fork_server.start(argv, self.folder / f"{TOGETHER}.log", life_s=self.life_s)
 
     def poll(self, name: str) -> int | str | None:
         """Return a process's exit code, noted once; "stopped" once it is; None while it runs."""
-        state = self.zygote.ask(poll=self.running[name])
+        state = self.fork_server.ask(poll=self.running[name])
         if isinstance(state, int):
             del self.running[name]
             self.codes[name].append(state)
@@ -256,20 +229,13 @@ def outcome_of(run_dir: Path) -> dict[str, Any]:
 Federate = Callable[..., Federation]
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    process = Zygote()
-    yield process
-    process.close()
-
-
 @pytest.fixture
-def federate(zygote: Zygote, tmp_path: Path) -> Iterator[Federate]:
+def federate(fork_server: ForkServer, tmp_path: Path) -> Iterator[Federate]:
     """Make federations of this test, from sections that lie over EXPERIMENT."""
     made: list[Federation] = []
 
     def make(**sections: Any) -> Federation:
-        made.append(Federation(zygote, tmp_path / str(len(made)), sections))
+        made.append(Federation(fork_server, tmp_path / str(len(made)), sections))
         return made[-1]
 
     yield make
@@ -278,7 +244,7 @@ def federate(zygote: Zygote, tmp_path: Path) -> Iterator[Federate]:
 
 
 @pytest.fixture(scope="module")
-def trained_with(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate]:
+def trained_with(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate]:
     """Return the federation of some sections that has trained, in the folders that ``train.py --processes`` makes.
 
     Each trains once.
@@ -289,7 +255,7 @@ def trained_with(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> It
         key = json.dumps(sections, sort_keys=True)
         if key not in known:
             run_dir = tmp_path_factory.mktemp("trained") / "run"
-            federation = known[key] = Federation(zygote, run_dir / PROCESSES, sections)
+            federation = known[key] = Federation(fork_server, run_dir / PROCESSES, sections)
             federation.run_dir = run_dir
             federation.run()
             assert federation.codes == {name: [0] for name in federation.names}, federation.logs()

@@ -38,6 +38,7 @@ def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: 
     assert federation.outcome() == in_process()
 
 
+@pytest.mark.release
 def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     federation = federate(network={"heartbeat_s": 0.3, "silence_s": 6})
     federation.start(SERVER, extra=("--log", "json"))

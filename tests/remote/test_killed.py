@@ -4,9 +4,9 @@ import signal
 from typing import Any
 
 import pytest
+from remote import places
 
 import vfl.runs.checkpoint
-from tests.remote import zygote
 from vfl.parties.network.tls.certificates import SERVER
 
 EXCHANGES = 2
@@ -33,8 +33,6 @@ HEAD = {
 }
 AT_EVERY_RUN = {
     "between its embedding and the update",
-    "while it writes its last checkpoint",
-    "before the forward pass",
     "when all have saved, before the round counts",
 }
 """The others are for a release."""
@@ -52,12 +50,12 @@ AHEAD = {
 """Two exchanges are under way at once, values are coded, parties are left out of samples."""
 
 
-@pytest.mark.parametrize("place", zygote.PLACES)
+@pytest.mark.parametrize("place", places.PLACES)
 def test_a_place_where_a_process_can_be_struck_exists(monkeypatch, place: str):
     found = []
-    monkeypatch.setattr(zygote, "around", lambda owner, name, strike, **_: found.append(getattr(owner, name)))
+    monkeypatch.setattr(places, "around", lambda owner, name, strike, **_: found.append(getattr(owner, name)))
     monkeypatch.setattr(vfl.runs.checkpoint, "write_tensors", vfl.runs.checkpoint.write_tensors)
-    zygote.PLACES[place](zygote.Strike(1, "SIGKILL"))
+    places.PLACES[place](places.Strike(1, "SIGKILL"))
     assert callable(found[0]) if found else place == "writes a checkpoint"
 
 

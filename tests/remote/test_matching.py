@@ -19,7 +19,7 @@ from vfl.parties.launch.supervisor import make_keys, networked, write_configs
 from vfl.parties.matching.processes import match_together, serve_match
 from vfl.parties.network.tls.certificates import SERVER
 
-from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
+from .conftest import ROOT, Federation, ForkServer, Strike, train_in_process
 
 OWNERS = ("bank", "shop", "club")
 FILES = {"audit.jsonl", "ca.pem", "certificate.pem", "key.pem", "ca-key.pem", "issued.txt"}
@@ -34,8 +34,8 @@ TIMING = {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60}
 class Matching(Federation):
     """The processes of one match: three owners with customers of their own, and of the bank's that all have."""
 
-    def __init__(self, zygote: Zygote, folder: Path) -> None:
-        self.zygote, self.folder = zygote, folder
+    def __init__(self, fork_server: ForkServer, folder: Path) -> None:
+        self.fork_server, self.folder = fork_server, folder
         draw = random.Random(0)
         self.keys = {name: draw.sample([f"kunde-ä{number}" for number in range(60)], 40) for name in OWNERS}
         folder.mkdir()
@@ -87,8 +87,8 @@ class Matching(Federation):
     ],
     ids=["before it ends", "at its end"],
 )
-def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(zygote, tmp_path, killed):
-    matching = Matching(zygote, tmp_path / "m")
+def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(fork_server, tmp_path, killed):
+    matching = Matching(fork_server, tmp_path / "m")
     try:
         matching.run({name: [(*where, "SIGKILL")] for name, where in killed.items()})
         died = {name: codes[:-1] for name, codes in matching.codes.items()}
@@ -104,11 +104,11 @@ def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(zygote, tm
 
 
 @pytest.mark.release
-def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(zygote, tmp_path):
+def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(fork_server, tmp_path):
     draw = random.Random(1)
-    died, descriptors = 0, len(list(Path(f"/proc/{zygote.process.pid}/fd").iterdir()))
+    died, descriptors = 0, len(list(Path(f"/proc/{fork_server.process.pid}/fd").iterdir()))
     for number in range(30):
-        matching = Matching(zygote, tmp_path / str(number))
+        matching = Matching(fork_server, tmp_path / str(number))
         try:
             for name in matching.names:
                 matching.start(name)
@@ -130,11 +130,11 @@ def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(zygote, tm
         finally:
             matching.close()
     assert died > 30
-    assert len(list(Path(f"/proc/{zygote.process.pid}/fd").iterdir())) == descriptors
+    assert len(list(Path(f"/proc/{fork_server.process.pid}/fd").iterdir())) == descriptors
 
 
-def test_an_owner_that_claims_the_label_is_refused_alone(zygote, tmp_path):
-    matching = Matching(zygote, tmp_path / "m")
+def test_an_owner_that_claims_the_label_is_refused_alone(fork_server, tmp_path):
+    matching = Matching(fork_server, tmp_path / "m")
     try:
         for name in (SERVER, "bank", "club"):
             matching.start(name)
@@ -157,8 +157,8 @@ def test_a_server_that_does_not_know_who_has_the_label_says_so(tmp_path):
 
 
 @pytest.mark.release
-def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote, tmp_path):
-    matching = Matching(zygote, tmp_path / "m")
+def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(fork_server, tmp_path):
+    matching = Matching(fork_server, tmp_path / "m")
     try:
         for name in (SERVER, "bank"):
             matching.start(name)
@@ -175,8 +175,8 @@ def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote
 
 
 @pytest.mark.release
-def test_a_left_join_trains_over_processes_to_the_bits_of_one(zygote, federate, tmp_path):
-    matching = Matching(zygote, tmp_path / "m")
+def test_a_left_join_trains_over_processes_to_the_bits_of_one(fork_server, federate, tmp_path):
+    matching = Matching(fork_server, tmp_path / "m")
     try:
         for name in matching.names:
             matching.start(name, extra=("data.join=left",))
@@ -235,8 +235,8 @@ def test_a_result_replaces_no_file_but_an_earlier_one_and_is_its_owners_own(tmp_
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_one_command_matches_all_owners_on_this_machine(zygote, tmp_path):
-    matching = Matching(zygote, tmp_path / "m")
+def test_one_command_matches_all_owners_on_this_machine(fork_server, tmp_path):
+    matching = Matching(fork_server, tmp_path / "m")
     try:
         assert match_together(matching.config, tmp_path / "m/run", Console()) == 0
         assert matching.found() == matching.expected()

@@ -219,6 +219,7 @@ def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_p
     service.until(lambda: service.score(1002)[0]["parties"]["shop"] == "row")
 
 
+@pytest.mark.release
 def test_the_service_manager_hears_from_a_process_that_answers_and_not_from_one_that_is_frozen(service, tmp_path: Path):
     managers: dict[str, socket.socket] = {}
     service.start("bank")

@@ -1,11 +1,15 @@
 """Folders of made-up runs, and a browser that looks at their pages."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from chromium import Browse, open_browser
 from made_runs import ROUNDS, final_accuracy, vertical_rows, vertical_summary, write_run
+
+from vfl.reports.runs import load_subject
+from vfl.reports.write import write_report
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +24,10 @@ def one_run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "one", {}, vertical_rows(0.2, 0.4, 0.8), vertical_summary(0.2, 0.4, 0.8))
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> Path:
-    """A sweep of three by three ratios and two seeds, one run of which is not finished."""
-    folder, runs = tmp_path / "sweep", {}
+@pytest.fixture(scope="session")
+def made_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of three by three ratios and two seeds, one run of which is not finished; nobody may change it."""
+    folder, runs = tmp_path_factory.mktemp("made") / "sweep", {}
     for alpha in (0.0, 0.2, 0.6):
         for beta in (0.0, 0.4, 0.8):
             for seed in (0, 1):
@@ -35,6 +39,20 @@ def sweep(tmp_path: Path) -> Path:
                 write_run(folder / "runs" / name, settings, rows, summary)
     runs["alpha0.9-seed0"] = {"lightweighting.alpha": 0.9, "seed": 0}
     (folder / "sweep.json").write_text(json.dumps({"name": "made_sweep", "threads": 1, "runs": runs}))
+    return folder
+
+
+@pytest.fixture
+def sweep(made_sweep: Path, tmp_path: Path) -> Path:
+    """A copy of the sweep that a test may change."""
+    return shutil.copytree(made_sweep, tmp_path / "sweep")
+
+
+@pytest.fixture(scope="session")
+def report_of_sweep(made_sweep: Path) -> Path:
+    """The folder of the sweep's report, which many tests read."""
+    folder = made_sweep.parent / "report"
+    write_report(load_subject(made_sweep), folder)
     return folder
 
 

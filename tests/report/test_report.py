@@ -57,8 +57,13 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("kind", ["sweep", "one_run", "horizontal_run"])
 def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest, tmp_path: Path):
-    names = write_report(load_subject(request.getfixturevalue(kind)), tmp_path / "report")
-    text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    if kind == "sweep":
+        report: Path = request.getfixturevalue("report_of_sweep")
+        names = sorted(path.name for path in report.iterdir())
+    else:
+        report = tmp_path / "report"
+        names = write_report(load_subject(request.getfixturevalue(kind)), report)
+    text = (report / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []
     assert page.loaded == []
@@ -71,17 +76,17 @@ def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.Fix
     pictures = [name for name in names if name.endswith(".png")]
     assert page.tags.count("svg") == page.tags.count("figure") == len(pictures) >= 3
     for name in pictures:
-        with Image.open(tmp_path / "report" / name) as image:
+        with Image.open(report / name) as image:
             assert min(image.size) > 400
-    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert re.findall(r"\]\((.+?)\)", markdown) == pictures
+    markdown = (report / "report.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\((.+?)\)", markdown)) == sorted(pictures)
 
 
-def test_what_is_drawn_of_a_sweep(sweep: Path, tmp_path: Path):
-    names = write_report(load_subject(sweep), tmp_path)
+def test_what_is_drawn_of_a_sweep(report_of_sweep: Path):
+    names = [path.name for path in report_of_sweep.iterdir()]
     drawn = {"methods", "accuracy_alpha", "accuracy_beta", "bytes", "macs", "grid", "omega", "psi"}
     assert {name.removesuffix(".png") for name in names if name.endswith(".png")} == drawn
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = (report_of_sweep / "report.html").read_text(encoding="utf-8")
     assert "Unfinished and left out: alpha0.9-seed0." in text
     assert "On the front (circled), cheapest first:" in text
 
@@ -95,9 +100,8 @@ def test_what_is_drawn_of_single_runs(one_run: Path, horizontal_run: Path, tmp_p
     }
 
 
-def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(sweep: Path, tmp_path: Path):
-    write_report(load_subject(sweep), tmp_path)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(report_of_sweep: Path):
+    text = (report_of_sweep / "report.html").read_text(encoding="utf-8")
     figures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)).lower()
     assert "var(--ink)" in figures
     assert "var(--series-2)" in figures
@@ -298,9 +302,8 @@ def test_legends_fit_the_figure(horizontal_run: Path, letters: int):
         assert figure.axes[0].get_window_extent().height > 150
 
 
-def test_a_point_and_a_curve_tell_their_setting_where_the_pointer_rests(sweep: Path, tmp_path: Path):
-    write_report(load_subject(sweep), tmp_path)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+def test_a_point_and_a_curve_tell_their_setting_where_the_pointer_rests(report_of_sweep: Path):
+    text = (report_of_sweep / "report.html").read_text(encoding="utf-8")
     assert "<title>α 0.2, β 0.4: 87.7, 2.56 kB</title>" in text
     assert text.count("<title>α ") >= 18 + 10  # a point per setting and cost, and the curves
 

@@ -1,27 +1,22 @@
-"""A training that dies at any instant goes on where it was, to the same bits, rows and bytes.
+"""A training that dies at any instant goes on where it was, to the same bits, rows and bytes."""
 
-Run as a program this file is a server that forks one process per command: each really dies, and none has to import
-PyTorch again. See `serve` at its end.
-"""
-
-import importlib
 import json
 import os
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from fork_server import ROOT, ForkServer
+from shorthand import release
 
 from vfl.runs.checkpoint import CheckpointStore
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
 ROUNDS = 4
 UPDATES = 4
@@ -56,14 +51,14 @@ class Ended(NamedTuple):
 
 
 Strike = tuple[str, int, str]
-"""At which place, at which time of passing it, what happens: see PLACES and ACTIONS."""
+"""At which place, at which time of passing it, what happens: see places.py."""
 
 
 class Runner:
     """Runs the training command of one experiment in processes of their own."""
 
-    def __init__(self, server: "subprocess.Popen[str]", folder: Path, every: int) -> None:
-        self.server = server
+    def __init__(self, fork_server: ForkServer, folder: Path, every: int) -> None:
+        self.fork_server = fork_server
         self.folder = folder
         self.run_dir = folder / "run"
         self.every = every
@@ -72,13 +67,14 @@ class Runner:
 
     def __call__(self, *strikes: Strike, resume: bool = False) -> Ended:
         """Run it in a fork of the server, with what shall happen to it."""
-        order = {"argv": self.argv(resume=resume), "strikes": strikes, "folder": str(self.folder)}
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(order) + "\n")
-        self.server.stdin.flush()
-        code = int(self.server.stdout.readline())
-        return Ended(code, (self.folder / "out").read_text(), (self.folder / "err").read_text())
+        log, errors = self.folder / "out", self.folder / "err"
+        for path in (log, errors):
+            path.write_text("")
+        places = Path(__file__).with_name("places.py")
+        process = self.fork_server.start(
+            self.argv(resume=resume), log, errors=errors, places=places, strikes=strikes, life_s=60
+        )
+        return Ended(self.fork_server.wait(process), log.read_text(), errors.read_text())
 
     def from_scratch(self, *, resume: bool = False) -> Ended:
         """Run it as a user does, in a new interpreter."""
@@ -108,21 +104,9 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator["subprocess.Popen[str]"]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__))]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(timeout=30) == 0
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def uninterrupted(fork_server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the plain command reaches when nothing happens to it."""
-    runner = Runner(server, tmp_path_factory.mktemp("uninterrupted"), every=1)
+    runner = Runner(fork_server, tmp_path_factory.mktemp("uninterrupted"), every=1)
     ended = runner.from_scratch()
     assert (ended.code, ended.err) == (0, "")
     outcome = runner.outcome()
@@ -133,8 +117,8 @@ def uninterrupted(server, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.fixture
-def make_runner(server, tmp_path: Path) -> Callable[[int], Runner]:
-    return lambda every: Runner(server, tmp_path, every)
+def make_runner(fork_server, tmp_path: Path) -> Callable[[int], Runner]:
+    return lambda every: Runner(fork_server, tmp_path, every)
 
 
 def check_finished(runner: Runner, ended: Ended, uninterrupted: dict[str, Any]) -> None:
@@ -177,9 +161,7 @@ KILLS = {
 
 AT_EVERY_RUN = {
     ("in a row", 2),
-    ("between the first manifest and the name", 1),
     ("in the second checkpoint's tensors", 1),
-    ("in the round of the second pruning, after it", 1),
     ("while the summary is written", 2),
 }
 """The others are for a release."""
@@ -242,8 +224,8 @@ def test_a_run_killed_again_and_again_while_it_resumes(make_runner, uninterrupte
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.release)])
-@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.release)])
+@pytest.mark.parametrize("every", [1, release(2)])
+@pytest.mark.parametrize("name", ["SIGTERM", release("SIGINT")])
 def test_a_signal_ends_the_run_after_its_round_and_a_checkpoint(make_runner, uninterrupted, name: str, every: int):
     runner = make_runner(every)
     ended = runner(("update", 2 * UPDATES + 1, name))
@@ -265,7 +247,7 @@ def test_a_signal_in_the_last_round_finishes_the_run(make_runner, uninterrupted)
     check_finished(runner, runner(("update", 3 * UPDATES + 2, "SIGTERM")), uninterrupted)
 
 
-@pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("second", ["SIGINT", release("SIGTERM")])
 def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second: str):
     runner = make_runner(2)
     ended = runner(("update", 2 * UPDATES + 1, "SIGINT"), ("update", 2 * UPDATES + 2, second))
@@ -287,9 +269,9 @@ def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupte
     ("checkpoint", "still", "file"),
     [
         (0, [], 0),
-        pytest.param(1, [1], 5, marks=pytest.mark.release),
-        pytest.param(2, [1, 2], 2 * SECTIONS, marks=pytest.mark.release),
-        (3, [2, 3], 2 * SECTIONS - 1),
+        release(1, [1], 5),
+        release(2, [1, 2], 2 * SECTIONS),
+        release(3, [2, 3], 2 * SECTIONS - 1),
     ],
     ids=["first file", "tensors", "manifest", "last checkpoint"],
 )
@@ -305,7 +287,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.release)])
+@pytest.mark.parametrize("every", [1, release(2)])
 def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
     runner = make_runner(every)
     ended = runner(("row", 3, "ENOSPC"))
@@ -324,172 +306,3 @@ def test_a_disk_that_is_full_from_the_start(make_runner, uninterrupted):
     assert ended.code == 75
     assert ended.err == f"error: --run-dir: {runner.run_dir} cannot be written (No space left on device)\n"
     check_finished(runner, runner(), uninterrupted)  # nothing began, so nothing is to be resumed
-
-
-# The server, and what it does to its forks
-
-
-def serve() -> None:
-    """Fork a process for every line of standard input and answer with its exit code, as `Popen.returncode`."""
-    preload()
-    for line in sys.stdin:
-        order = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # nobody waits for a run that hangs
-            run_order(order)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
-        sys.stdout.flush()
-
-
-def preload() -> None:
-    """Import what a run imports on its way, and compute nothing: threads would not survive a fork."""
-    for name in (
-        "sklearn.datasets",
-        "torch._dynamo",
-        "vfl.runs.run",
-        "vfl.predict.mode",
-        "vfl.horizontal.mode",
-    ):
-        importlib.import_module(name)
-
-
-def run_order(order: dict[str, Any]) -> None:
-    folder = Path(order["folder"])
-    for descriptor, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    os.fsync = lambda fd: None  # the system lives on: what is written can be read
-    by_place: dict[str, dict[int, str]] = {}
-    for place, passing, action in order["strikes"]:
-        by_place.setdefault(place, {})[passing] = action
-    for place, actions in by_place.items():
-        PLACES[place](Counter(actions))
-    sys.argv = order["argv"]
-    try:
-        runpy.run_path(order["argv"][0], run_name="__main__")
-    except SystemExit as end:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(int(end.code or 0))  # tearing PyTorch down takes seconds; runs in a new interpreter do it
-
-
-class Counter:
-    """Counts how often a place is passed, and tells what is to happen there now."""
-
-    def __init__(self, actions: dict[int, str]) -> None:
-        self.actions = actions
-        self.passed = 0
-
-    def due(self) -> str | None:
-        self.passed += 1
-        return self.actions.get(self.passed)
-
-    def strike(self) -> None:
-        action = self.due()
-        if action:
-            os.kill(os.getpid(), signal.Signals[action])
-
-
-def before(owner: Any, name: str, counter: Counter) -> None:
-    """Strike whenever a function is about to be called."""
-    original = getattr(owner, name)
-
-    def struck(*arguments: Any, **options: Any) -> Any:
-        counter.strike()
-        return original(*arguments, **options)
-
-    setattr(owner, name, struck)
-
-
-def at_update(counter: Counter) -> None:
-    from vfl.core.party import FeatureParty
-
-    before(FeatureParty, "update", counter)
-
-
-def at_half_a_row(counter: Counter) -> None:
-    from vfl.runs.callbacks import JsonLines
-
-    write_row = JsonLines.on_round
-
-    def write_half(self: JsonLines, *arguments: Any) -> None:
-        size = self.path.stat().st_size
-        write_row(self, *arguments)
-        if counter.due():
-            os.truncate(self.path, (size + self.path.stat().st_size) // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    JsonLines.on_round = write_half  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def at_half_a_file(counter: Counter) -> None:
-    import vfl.runs.atomic
-    import vfl.runs.checkpoint
-    import vfl.runs.tensor_file
-
-    write = vfl.runs.atomic.write_durably
-
-    def write_half(path: Path, *arguments: Any) -> Any:
-        written = write(path, *arguments)
-        action = counter.due()
-        if action:
-            os.truncate(path, path.stat().st_size // 2)
-            os.kill(os.getpid(), signal.Signals[action])
-        return written
-
-    vfl.runs.atomic.write_durably = vfl.runs.checkpoint.write_durably = vfl.runs.tensor_file.write_durably = write_half
-
-
-def at_open(counter: Counter, folder: str, mode_then: str = "wb") -> None:
-    open_file = Path.open
-
-    def open_full(self: Path, mode: str = "r", **options: Any) -> Any:
-        if mode == mode_then and folder in str(self.parent) and counter.due() == "ENOSPC":
-            return open_file(Path("/dev/full"), mode, **options)
-        return open_file(self, mode, **options)
-
-    Path.open = open_full  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def at_row_without_checkpoint(counter: Counter) -> None:
-    """Strike when the row is written and neither the bar nor the checkpoint has followed."""
-    from vfl.runs.callbacks import ShowProgress
-
-    before(ShowProgress, "on_round", counter)
-
-
-def at_summary(counter: Counter) -> None:
-    import vfl.runs.run
-
-    before(vfl.runs.run, "write_summary", counter)
-
-
-def at_removal(counter: Counter) -> None:
-    """Strike when a checkpoint that is no longer needed is about to step aside, and to be deleted."""
-    before(CheckpointStore, "_remove", counter)
-    remove_tree = shutil.rmtree
-
-    def struck(*arguments: Any, **options: Any) -> None:
-        counter.strike()
-        remove_tree(*arguments, **options)
-
-    shutil.rmtree = struck  # pyright: ignore[reportAttributeAccessIssue]
-
-
-PLACES: dict[str, Callable[[Counter], None]] = {
-    "update": at_update,
-    "half a row": at_half_a_row,
-    "half a file": at_half_a_file,
-    "evaluated": at_row_without_checkpoint,
-    "rename": lambda counter: before(Path, "rename", counter),
-    "rename over": lambda counter: before(Path, "replace", counter),
-    "remove": at_removal,
-    "summary": at_summary,
-    "checkpoint file": lambda counter: at_open(counter, "checkpoints"),
-    "row": lambda counter: at_open(counter, "", "a"),
-    "any file": lambda counter: at_open(counter, ""),
-}
-
-
-if __name__ == "__main__":
-    serve()

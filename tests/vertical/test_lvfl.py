@@ -20,6 +20,10 @@ from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind, c
 SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
 
 
+VGG = {"feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 8}}
+"""The deepest of our own models, where the algorithm is compared with another; elsewhere a small CNN does."""
+
+
 def training(**changes):
     return SETTINGS["training"] | changes
 
@@ -47,7 +51,7 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
     # A small step and a large batch: rounding differences, where a machine has any, must not grow chaotically.
     optimizer = {"learning_rate": 0.01, "momentum": 0.9}
     server: HeadServer = build(
-        training=training(labels=labels, batch_size=24, optimizer=optimizer), precision=precision
+        models=VGG, training=training(labels=labels, batch_size=24, optimizer=optimizer), precision=precision
     )
     parties = parties_of(server)
     joint = JointTrainer(

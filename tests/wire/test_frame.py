@@ -61,7 +61,7 @@ def test_the_layout_is_the_one_that_is_written_down():
     assert pack(message) == header + b"\x04" + struct.pack("<I", 2) + b"{}"
 
 
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(any_message, st.data())
 def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data: st.DataObject):
     mutated = bytearray(pack(message))
