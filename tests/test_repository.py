@@ -271,6 +271,49 @@ def test_a_class_name_has_one_meaning():
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
 
 
+TWINS = {
+    "build": {"vfl.core.build", "vfl.horizontal.build"},
+    "compare": {"vfl.comparison.compare", "vfl.parties.uses.compare"},
+    "devices": {"vfl.config.devices", "vfl.horizontal.devices"},
+    "embeddings": {"vfl.audit.embeddings", "vfl.core.embeddings"},
+    "evaluation": {"vfl.core.evaluation", "vfl.horizontal.evaluation"},
+    "files": {"vfl.config.files", "vfl.data.files", "vfl.parties.network.tls.files"},
+    "join": {"vfl.data.tables.join", "vfl.parties.matching.join"},
+    "keys": {"vfl.data.tables.keys", "vfl.messages.keys"},
+    "link": {"vfl.core.link", "vfl.parties.network.server.link"},
+    "local": {"vfl.core.local", "vfl.horizontal.local"},
+    "mode": {"vfl.horizontal.mode", "vfl.predict.mode", "vfl.runs.mode"},
+    "predict": {"vfl.parties.uses.predict", "vfl.predict.predict"},
+    "rows": {"vfl.data.rows", "vfl.data.tables.rows"},
+    "server": {"vfl.core.server", "vfl.parties.matching.server"},
+    "settings": {"vfl.config.settings", "vfl.settings"},
+    "source": {"vfl.data.source", "vfl.data.tables.source"},
+    "subsets": {"vfl.base.subsets", "vfl.reports.subsets"},
+    "tables": {"vfl.config.tables", "vfl.reports.tables"},
+    "text": {"vfl.horizontal.data.text", "vfl.parties.network.wire.text"},
+}
+"""Modules of one name: most are one thing in two rooms. No other name has two meanings."""
+
+
+def test_a_module_name_has_one_meaning():
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if (ROOT / "scripts") not in path.parents and path.stem != "__init__":
+            found.setdefault(path.stem, set()).add(dotted(path))
+    more = {
+        name: modules for name, modules in found.items() if len(modules) > 1 and not modules <= TWINS.get(name, set())
+    }
+    assert more == {}
+
+
+def test_every_version_of_python_that_is_claimed_is_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    claimed = [match[1] for each in project["classifiers"] if (match := re.search(r"Python :: (3\.\d+)$", each))]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["everything"]["strategy"]["matrix"]["python"] == claimed
+    assert project["requires-python"] == f">={claimed[0]}"
+
+
 def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
