@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.horizontal.sampling import inclusion_chances, sample_by_groups
+from vfl.horizontal.algorithm import inclusion_chances, sample_by_groups
 
 PAPER = (0.05, 0.15, 0.2, 0.6)
 

@@ -1,4 +1,6 @@
-"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, ``sweep.csv``, ``times.csv``.
+"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, and two tables.
+
+``sweep.csv`` has a line per run with results and costs, ``times.csv`` the values that differ between equal trainings.
 
 The same call continues a sweep: finished runs are kept, killed ones continue from their checkpoints, failed ones are
 tried again.
@@ -14,13 +16,21 @@ from typing import Any
 from rich.console import Console
 
 from vfl.base.costs import shares_saved
+from vfl.base.metrics import evaluated, reached
 from vfl.config import ConfigError
-from vfl.runs.atomic import write_atomically
+from vfl.runs.atomic import write_atomically, write_csv
 from vfl.runs.run_folder import MANIFEST, is_finished, only_process_in, private_files, read_manifest, read_summary
 from vfl.sweeps.executor import AnyExecutor, Event, RunEnded
 from vfl.sweeps.sweep_plan import Sweep, SweepRun
-from vfl.sweeps.sweep_table import write_tables
 from vfl.sweeps.sweep_view import SweepView
+
+COUNTED = ("uplink_bytes", "downlink_bytes", "dense_uplink_bytes", "dense_downlink_bytes")
+COMPUTED = ("train_macs", "unpruned_train_macs")
+REACHED = ("rounds", "test_accuracy", "test_loss", "metric", "score")
+SAVED = ("savings_compute", "savings_communication")
+RESULTS = (*REACHED, *SAVED, *COUNTED, *COMPUTED, "simulated_time_s", "model_digest")
+TABLE = "sweep.csv"
+TIMES = "times.csv"
 
 
 @dataclass
@@ -136,3 +146,43 @@ def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) 
     else:
         fixed: dict[str, Any] = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}
     return fixed
+
+
+def write_tables(
+    folder: Path,
+    runs: Sequence[SweepRun],
+    summaries: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> None:
+    """Write both tables whole. The first depends only on the runs' settings and results, not on any clock.
+
+    ``summaries`` are those of the finished runs, with ``shares_saved``, and ``failures`` one line per failed one, both
+    by folder; all others are ``open``.
+    """
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    of_validation = any(evaluated(summary) == "validation" for summary in summaries.values())
+    results = (*RESULTS, "validation_accuracy", "validation_loss") if of_validation else RESULTS
+    rows: list[list[Any]] = [["run", *keys, "status", *results, "error"]]
+    times: list[list[Any]] = [["run", "wall_time_s", "threads"]]
+    for run in runs:
+        result: dict[str, Any] = {}
+        status = "failed" if run.folder in failures else "open"
+        if run.folder in summaries:
+            summary = summaries[run.folder]
+            status, result = "finished", {**summary, **score(summary)}
+            times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
+        settings = [_cell(run.settings.get(key, "")) for key in keys]
+        outcome = [_cell(result.get(name, "")) for name in results]
+        rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
+    write_csv(folder / TABLE, rows)
+    write_csv(folder / TIMES, times)
+
+
+def score(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metric by which a run is compared, and its value."""
+    metric, values = reached(summary)
+    return {"metric": metric, "score": values[metric]}
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
