@@ -118,8 +118,10 @@ def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_sav
     def interrupted(loop: TrainingLoop) -> None:
         raise KeyboardInterrupt
 
+    folder = str(tmp_path / "run")
+
     def train(*more: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["lvfl", "train", "quickstart", "--run-dir", str(tmp_path / "run"), *more])
+        monkeypatch.setattr(sys, "argv", ["lvfl", "train", "quickstart_tables", "--run-dir", folder, *more])
         return main()
 
     with monkeypatch.context() as patched:
