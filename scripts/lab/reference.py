@@ -25,6 +25,7 @@ TYPES = {
     "Share": "number above 0, below 1",
     "AboveZero": "number above 0",
     "NotNegative": "number from 0",
+    "Count": "whole number from 0",
     "Step": "number from 0.36 to 8",
     "Probability": "number above 0, up to 1",
     "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
@@ -71,13 +72,14 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
 
     NAME stands for the names of a mapping, such as parties.
     """
-    sources = _sources(section)
+    sources, names = _sources(section), {field.alias: name for name, field in section.model_fields.items()}
     for key in section.known_keys():
         inner = section_of(section.type_of(key))
         if inner is None:
-            kind, text = sources[key]
-            default = section.model_fields[key].get_default(call_default_factory=True)
-            yield f"{prefix}{key}", kind, _shown(default, section.model_fields[key].is_required()), text
+            name = names.get(key, key)
+            kind, text = sources[name]
+            default = section.model_fields[name].get_default(call_default_factory=True)
+            yield f"{prefix}{key}", kind, _shown(default, section.model_fields[name].is_required()), text
             if values := section_of_values(section.type_of(key)):
                 yield from _rows(values, f"{prefix}{key}.NAME.")
         elif prefix:

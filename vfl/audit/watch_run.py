@@ -25,6 +25,7 @@ from vfl.audit.audit import (
 )
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig, load_config
+from vfl.core.augmentation import shifted
 from vfl.core.build import feature_config, model_spec
 from vfl.core.costs.schedule import Ratios
 from vfl.core.feature_models import build_feature_model
@@ -151,7 +152,7 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
     server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
-    onlookers = [MessageRecorder(party.protocol) for party in trained.parties]
+    onlookers = [MessageRecorder(party.protocol, party.views) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
     server.start_round(round_index)
@@ -171,13 +172,16 @@ def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: in
     rows_N, gradients_ND = recorded.rows_N[:most], recorded.gradients_ND
     config, features = trained.server.config, party.preparation.features
     settings = feature_config(config, party.name)
+    inputs = tuple(tensor[rows_N] for tensor in party.train.inputs)
+    if recorded.shifts_N2 is not None:  # what was embedded is the view of an image
+        inputs = (shifted(inputs[0], recorded.shifts_N2[:most]), *inputs[1:])
     return ObservedMessages(
         party.name,
         trained.split.labels.train.values[rows_N].numpy(),
         len(trained.split.labels.classes),
         recorded.embeddings_ND[:most].numpy(),
         None if gradients_ND is None else gradients_ND[:most].numpy(),
-        party.train.take(rows_N).inputs,
+        inputs,
         features.kind == "table",
         partial(build_feature_model, settings.kind, model_spec(settings, features, config.models.members)),
         config.models.head.hidden,

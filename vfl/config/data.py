@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import SOURCES
-from vfl.config.settings import Fraction, Number, Positive, Section, name_in
+from vfl.config.settings import Count, Fraction, Number, Positive, Section, name_in
 from vfl.config.tables import TableConfig
 
 Numbers = Literal["standardised", "quantiles", "both"]
@@ -49,6 +49,16 @@ class PartitionConfig(Section):
     """Columns of blocks."""
 
 
+class AugmentationConfig(Section):
+    """Other views of an owner's own training images; evaluation, export and serving see the images themselves."""
+
+    shift: Count = 0
+    """Images only: largest shift in pixels, up or down and left or right, drawn anew for each row and pass; what moves
+    in is 0, the training images' mean. 0: none. It costs no messages and no multiply-accumulates."""
+    begin: Annotated[Count, Field(alias="from")] = 0
+    """First round with it."""
+
+
 class DataConfig(Section):
     """The samples, and which of their features each party holds."""
 
@@ -58,6 +68,7 @@ class DataConfig(Section):
     test_samples: Annotated[Positive | None, OWN] = None
     """Subset of the test split, the same for every seed; null takes all."""
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
+    augmentation: Annotated[AugmentationConfig, OWN] = AugmentationConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
     """Tables only: each owner's table by the owner's name. The owners are the parties, in this order."""
     join: Annotated[Literal["inner", "left"], OWN] = "inner"

@@ -70,6 +70,14 @@ class TrainingConfig(Section):
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
     the class). null weighs all samples alike."""
+    label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
+    """Share of each label, in the training loss, that is spread evenly over all classes."""
+
+    @field_validator("optimizer")
+    @classmethod
+    def _with_rounds(cls, value: OptimizerConfig, info: ValidationInfo) -> OptimizerConfig:
+        # As a value of its own: sides that replay the head must agree on it, and a resume must not change it.
+        return value.with_rounds(info.data.get("rounds", 1))
 
 
 class EvaluationConfig(Section):
@@ -153,12 +161,17 @@ OF_VERTICAL = (
     "models.head",
     "models.members",
     "data.partition",
+    "data.augmentation",
     "data.file",
     "data.labels_file",
     *(f"training.{name}" for name in TrainingConfig.model_fields if name not in OF_BOTH),
     *(f"evaluation.{name}" for name in EvaluationConfig.model_fields if name not in OF_BOTH),
 )
 """Settings that mode: horizontal ignores."""
+
+
+OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold")
+"""Settings that task: regression ignores."""
 
 
 class ExperimentConfig(Section):
@@ -264,6 +277,7 @@ class ExperimentConfig(Section):
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
+        self._check_augmentation()
         if self.parties_at_once > max(1, self.threads or 0):
             raise ValueError(
                 f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"
@@ -281,6 +295,19 @@ class ExperimentConfig(Section):
             )
         if self.training.batch_size == 1 and self.normalises_by_batch:
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    def _check_augmentation(self) -> None:
+        if not self.data.augmentation.shift:
+            return
+        if self.data.dataset.kind in TABLE_KINDS:
+            raise ValueError("data.augmentation.shift: only images can be shifted, the data are tables; leave it out")
+        fed_back = {"lightweighting": self.lightweighting, "wire.gradients": self.wire.gradients}
+        for field, section in fed_back.items():
+            if section.error_feedback:
+                raise ValueError(
+                    f"data.augmentation.shift: {field}.error_feedback keeps numbers by row, of another view of the "
+                    "image; leave one of them out"
+                )
 
     @property
     def normalises_by_batch(self) -> bool:
@@ -308,7 +335,7 @@ class ExperimentConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of the other mode, and those of other tasks."""
-        of_classes = ("training.class_weights", "evaluation.threshold") if self.task == "regression" else ()
+        of_classes = OF_CLASSES if self.task == "regression" else ()
         of_others = OF_VERTICAL if self.mode == "horizontal" else ("horizontal", "models.classifier")
         stacked = {"channels_last": "clients' models are contiguous vectors"} if self.mode == "horizontal" else {}
         of_mode = dict.fromkeys(of_others, f"mode is {self.mode}") | stacked
@@ -330,6 +357,8 @@ class ExperimentConfig(Section):
             )
         lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
         lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
+        if (augmentation := self.data.augmentation).shift:
+            lines += self._late("data.augmentation", [{augmentation.begin: 1.0}])
         lines += self._late_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")

@@ -246,6 +246,9 @@ class HorizontalConfig(Section, extra="allow"):
         """Raise ValueError if the clients, or their algorithm, cannot use an optimizer."""
         if optimizer.kind != "sgd":
             raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
+        if optimizer.schedule != "steps" or optimizer.warm_up:
+            field = "schedule" if optimizer.schedule != "steps" else "warm_up"
+            raise ValueError(f"training.optimizer.{field}: counts exchanges; clients take {{round: learning rate}}")
         self.own.check(self, optimizer)
 
     def ignored(self) -> Mapping[str, str]:

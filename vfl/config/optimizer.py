@@ -1,10 +1,15 @@
 """Settings of the optimizer."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.config.settings import Fraction, Number, RateSchedule, Section, UsedWith
+from vfl.config.schedules import value_at
+from vfl.config.settings import Count, Fraction, Number, Positive, RateSchedule, Section, UsedWith
+
+RISE = 0.3
+"""Share of all exchanges during which the rate of one_cycle rises, unless warm_up is given."""
 
 
 class OptimizerConfig(Section):
@@ -15,6 +20,13 @@ class OptimizerConfig(Section):
     2019). Horizontal clients take sgd only."""
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
+    schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
+    """Course of the learning rate, by exchange. steps: as given by round; cosine: from the rate along half a cosine to
+    0; one_cycle: rises to the rate for three tenths of all exchanges, then falls evenly to 0. Not of clients."""
+    warm_up: Count | None = None
+    """Exchanges during which the rate rises evenly; null: of one_cycle three tenths of all, else none."""
+    rounds: Annotated[Positive | None, UsedWith("schedule", "cosine", "one_cycle")] = None
+    """Rounds after which the rate of cosine and one_cycle is 0; null: training.rounds."""
     momentum: Annotated[Fraction, UsedWith("kind", "sgd")] = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
@@ -30,6 +42,30 @@ class OptimizerConfig(Section):
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs momentum above 0")
         return self
+
+    @model_validator(mode="after")
+    def _named_needs_number(self) -> Self:
+        if self.schedule != "steps" and isinstance(self.learning_rate, dict):
+            raise ValueError(f"learning_rate: schedule {self.schedule} needs a number, its largest rate")
+        return self
+
+    def with_rounds(self, rounds: int) -> Self:
+        """Return the settings with the rounds of a named schedule, which are those of the training if not given."""
+        if self.schedule == "steps" or self.rounds is not None:
+            return self
+        return self.model_copy(update={"rounds": rounds})
+
+    def rate_at(self, round_index: int, exchange: int, steps: int) -> float:
+        """Return the learning rate of an exchange, of ``steps`` in a round."""
+        rate, done = value_at(self.learning_rate, round_index), round_index * steps + exchange
+        total = (self.rounds or 1) * steps
+        rise = self.warm_up if self.warm_up is not None else round(RISE * total) * (self.schedule == "one_cycle")
+        if done < rise:
+            return rate * (done + 1) / rise
+        if self.schedule == "steps":
+            return rate
+        left = max(0.0, (total - done) / max(1, total - rise))
+        return rate * (left if self.schedule == "one_cycle" else (1 - math.cos(math.pi * left)) / 2)
 
     @property
     def plain(self) -> bool:

@@ -39,6 +39,7 @@ Number = Annotated[float, BeforeValidator(_not_bool)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
+Count = Annotated[int, BeforeValidator(strict_int), Field(ge=0)]
 Probability = Annotated[Number, Field(gt=0, le=1)]
 AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
 RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
@@ -60,7 +61,7 @@ class UsedWith:
 class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, serialize_by_alias=True)
 
     @classmethod
     def known_keys(cls) -> list[str]:

@@ -62,7 +62,7 @@ class Exchanges:
         self.shares = self.presence.of_round(round_index, self.rows)
         self.losses = []
         self.under_way.clear()
-        self.trainer.start_round(round_index)
+        self.trainer.start_round(round_index, self.steps)
         return self.protocol.start_round(self.trainer, self.shares)
 
     def batches(self, round_index: int) -> list[Tensor]:
@@ -77,6 +77,7 @@ class Exchanges:
         The head ends its part of the exchange while the parties compute.
         """
         after = self.work.under_way
+        self.trainer.start_exchange(exchange)
         # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
         if exchange == 0:
             for order in self.orders[:after]:

@@ -37,15 +37,20 @@ class HeadTrainer:
         self.runtime = runtime
         self.config = config
         self.optimizer = build_optimizer(self.head, config, optimizer)
+        self._round, self._steps = 0, 1
 
     @cached_property
     def missing(self) -> float:
         """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
         return math.nan if has_placeholders(self.head) else 0.0
 
-    def start_round(self, round_index: int) -> None:
-        """Set the round's learning rate."""
-        set_learning_rate(self.optimizer, self.config, round_index)
+    def start_round(self, round_index: int, steps: int) -> None:
+        """Begin a round of ``steps`` exchanges."""
+        self._round, self._steps = round_index, steps
+
+    def start_exchange(self, exchange: int) -> None:
+        """Set the learning rate of an exchange of the round."""
+        set_learning_rate(self.optimizer, self.config, self._round, exchange, self._steps)
 
     def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Return the task's loss."""

@@ -176,7 +176,7 @@ class HeadReplica:
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Load theta_0, noting the replica's drift from it; return the party's share of each batch."""
         self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
-        self.trainer.start_round(message.round_index)
+        self.trainer.start_round(message.round_index, len(batches))
         if self.head_sync == "replay":
             self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
             if head_digest != weights_digest(self.trainer.head.state_dict()):
@@ -188,6 +188,7 @@ class HeadReplica:
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
+        self.trainer.start_exchange(exchange)
         rows_B, shares = self._batches[exchange], [*self._shares[exchange]]  # a copy: the own part is taken out
         self._own = shares.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device

@@ -17,6 +17,7 @@ from vfl.compression.pruning import psi
 from vfl.compression.unprunable import build_pruner
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
+from vfl.core.augmentation import build_views
 from vfl.core.batch_statistics import embed_still
 from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.meter import RoundMeter
@@ -94,6 +95,8 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
+        self.views = build_views(config, name, data)
+        """The images that training sees in the place of the party's own."""
         self.may_rest = config.training.party_dropout > 0
         """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
         self.alpha = self.beta = 0.0
@@ -150,7 +153,6 @@ class FeatureParty:
         assigned = RoundStart.of(message)
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
-        set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
         batch_size = self.config.training.batch_size
         batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
         shares = self.protocol.start_round(message, assigned.head_digest, batches)
@@ -179,7 +181,7 @@ class FeatureParty:
     def embed(self, exchange: int) -> bytes:
         """Return the frame of the sparsified embeddings of a batch, empty for no rows (Algorithm 1, lines 5-6)."""
         rows_n = self.batches[exchange]
-        inputs = self.batch(self.train, rows_n)
+        inputs = self.views.shown(self.batch(self.train, rows_n), rows_n, self.round_index, exchange)
         # With staleness other updates change the model before the batch's own.
         weights = self.passes.copied_weights() if self.config.training.staleness else OWN
         forward = self._forward(inputs, weights)
@@ -192,6 +194,8 @@ class FeatureParty:
     def update(self, message: Message) -> None:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending = self.pending[0]
+        schedule = self.config.training.optimizer
+        set_learning_rate(self.optimizer, schedule, self.round_index, pending.exchange, self.steps)
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
         # The weights are about to move; what was finished or pruned of the present ones would be stale.
         self.evaluated.forget()

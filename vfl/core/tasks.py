@@ -43,6 +43,8 @@ class Classification:
     """Metric by which models are compared."""
     names: tuple[str, ...] = ()
     """Names of the classes."""
+    smoothing: float = 0.0
+    """Share of each label that is spread over all classes in training."""
 
     @property
     def positive(self) -> str | None:
@@ -63,7 +65,7 @@ class Classification:
         """Return the mean cross-entropy, weighted by class if there are weights."""
         outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        return F.cross_entropy(outputs_BC, labels_B, weights)
+        return F.cross_entropy(outputs_BC, labels_B, weights, label_smoothing=self.smoothing)
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the cross-entropies."""
@@ -215,6 +217,7 @@ def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: 
             config.evaluation.threshold,
             chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
             classes,
+            config.training.label_smoothing,
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")

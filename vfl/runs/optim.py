@@ -129,12 +129,14 @@ def build_optimizer(
     return (SGD if config.kind == "sgd" else Adam)(module.parameters(), config)
 
 
-def set_learning_rate(optimizer: Optimizer | torch.optim.Optimizer, config: OptimizerConfig, round_index: int) -> None:
-    """Set the scheduled learning rate of a round; a user's own optimizer keeps its rate."""
+def set_learning_rate(
+    optimizer: Optimizer | torch.optim.Optimizer, config: OptimizerConfig, round_index: int, exchange: int, steps: int
+) -> None:
+    """Set the scheduled rate of an exchange, of ``steps`` in a round; a user's own optimizer keeps its rate."""
     if not isinstance(optimizer, Optimizer):
         return
     for group in optimizer.param_groups:
-        group["lr"] = value_at(config.learning_rate, round_index)
+        group["lr"] = config.rate_at(round_index, exchange, steps)
 
 
 def optimizer_state(optimizer: Optimizer | torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:

@@ -196,9 +196,8 @@ def restorer(
         if state is not None:
             party.load_state_dict(state)
         if config.privacy.record:
-            party.protocol = cast(
-                PartyProtocol, MessageRecorder(party.protocol)
-            )  # it does what either side's protocol does
+            # It does what either side's protocol does.
+            party.protocol = cast(PartyProtocol, MessageRecorder(party.protocol, party.views))
         return party
 
     return restore

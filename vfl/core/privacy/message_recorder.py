@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vfl.base.errors import ConfigError
+from vfl.core.augmentation import Views
 from vfl.core.label_protocol import PartyProtocol, ReceivedGradient
 from vfl.core.presence import RowMask
 from vfl.messages.messages import Message
@@ -36,6 +37,8 @@ class Recording:
     embeddings_ND: Tensor
     gradients_ND: Tensor | None
     """None if labels are shared."""
+    shifts_N2: Tensor | None = None
+    """By how many pixels each image was shifted, down and right; None if none was."""
 
 
 @dataclass(eq=False)
@@ -43,6 +46,10 @@ class MessageRecorder:
     """A party's side of the label protocol that also records the messages of a round by training row."""
 
     protocol: PartyProtocol
+    views: Views
+    """The views of the party's rows that were embedded."""
+    shifts: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Shifts of the images; empty if there are none."""
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     embeddings: list[Tensor] = field(default_factory=list[Tensor], init=False)
     gradients: list[Tensor] = field(default_factory=list[Tensor], init=False)
@@ -54,7 +61,7 @@ class MessageRecorder:
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Begin a round, and record the rows in which the party takes part."""
         self.round_index = message.round_index
-        self.rows, self.embeddings, self.gradients = [], [], []
+        self.rows, self.embeddings, self.gradients, self.shifts = [], [], [], []
         shares = self.protocol.start_round(message, head_digest, batches)
         self._rows_by_exchange = [share.rows_of(rows_B) for share, rows_B in zip(shares, batches, strict=True)]
         return shares
@@ -62,7 +69,10 @@ class MessageRecorder:
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Receive an update, and record it with the embedding that it answers."""
         self.protocol.receive(message, exchange, sent_nD)
-        self.rows.append(self._rows_by_exchange[exchange])
+        rows_n = self._rows_by_exchange[exchange]
+        self.rows.append(rows_n)
+        if (shifts_n2 := self.views.shifts(rows_n, self.round_index, exchange)) is not None:
+            self.shifts.append(shifts_n2)
         self.embeddings.append(sent_nD.cpu().clone())
         if isinstance(self.protocol, ReceivedGradient) and len(sent_nD):
             self.gradients.append(self.protocol.gradient(sent_nD).cpu().clone())
@@ -90,7 +100,9 @@ class MessageRecorder:
     def recording(self, party: str) -> Recording:
         """Return what was recorded of a party's round."""
         gradients_ND = torch.cat(self.gradients) if self.gradients else None
-        return Recording(party, self.round_index, torch.cat(self.rows), torch.cat(self.embeddings), gradients_ND)
+        shifts_N2 = torch.cat(self.shifts) if self.shifts else None
+        rows_N, embeddings_ND = torch.cat(self.rows), torch.cat(self.embeddings)
+        return Recording(party, self.round_index, rows_N, embeddings_ND, gradients_ND, shifts_N2)
 
 
 def write_recording(seen: Recording, folder: Path) -> None:
@@ -98,6 +110,8 @@ def write_recording(seen: Recording, folder: Path) -> None:
     tensors = {"rows": seen.rows_N, "embeddings": seen.embeddings_ND}
     if seen.gradients_ND is not None:
         tensors["gradients"] = seen.gradients_ND
+    if seen.shifts_N2 is not None:
+        tensors["shifts"] = seen.shifts_N2
     named = {"party": seen.party, "round": str(seen.round_index)}
     with private_files():
         write_atomically(folder / SEEN, save({name: each.contiguous() for name, each in tensors.items()}, named))
@@ -112,9 +126,8 @@ def read_recording(folder: Path) -> Recording:
         with safe_open(path, framework="pt") as opened:
             file: Any = opened
             named, found = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-        recorded = Recording(
-            named["party"], int(named["round"]), found["rows"], found["embeddings"], found.get("gradients")
-        )
+        tensors = found["rows"], found["embeddings"], found.get("gradients"), found.get("shifts")
+        recorded = Recording(named["party"], int(named["round"]), *tensors)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); copy it again from the party") from None
     return recorded

@@ -1,0 +1,59 @@
+"""Train a protocol's methods, a seed at a time: python -m scripts.lab.frontier.rows NAME ROWS [key=value ...].
+
+NAME.yaml beside this file declares the protocol. ROWS, a CSV file, gets a line per run; runs that it has are not
+repeated. All runs are in one process, which decodes each image once.
+"""
+
+import csv
+import functools
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import vfl
+from vfl.config.files import parse_overrides, read_yaml
+from vfl.data.sources import image_folder
+
+KEPT = ("test_accuracy", "train_macs", "unpruned_train_macs", "uplink_bytes", "downlink_bytes", "wall_time_s")
+
+
+def train(base: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a method; return its accuracy, costs, and the training loss of its last round."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        run = vfl.train(base, settings, run_dir=Path(folder) / "run")
+        return {**{key: run.summary[key] for key in KEPT}, "last_loss": run.metrics[-1]["loss/train"]}
+
+
+def done_runs(path: Path) -> set[tuple[str, int]]:
+    """Return method and seed of the runs that a file of rows has."""
+    if not path.exists():
+        return set()
+    with path.open(newline="", encoding="utf-8") as file:
+        return {(row["method"], int(row["seed"])) for row in csv.DictReader(file)}
+
+
+def main(name: str, path: Path, overrides: Sequence[str]) -> None:
+    """Train all methods that the rows lack, all of a seed before the next seed."""
+    protocol: Any = read_yaml(Path(__file__).with_name(f"{name}.yaml"))
+    further = parse_overrides(overrides)
+    image_folder._decode = functools.cache(image_folder._decode)  # pyright: ignore[reportPrivateUsage]
+    for seed in protocol["seeds"]:
+        for method, own in protocol["methods"].items():
+            if (method, seed) in done_runs(path):
+                continue
+            found = train(protocol["base"], {**protocol["settings"], **own, **further, "seed": seed})
+            row = {"method": method, "seed": seed, **found}
+            print(row, flush=True)
+            new = not path.exists()
+            with path.open("a", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, [*row], lineterminator="\n")
+                if new:
+                    writer.writeheader()
+                writer.writerow(row)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,77 @@
+"""Other views of a party's own training images: shifts, drawn anew for each row and pass over the rows.
+
+They follow from the experiment's seed, round, pass, row and party, and need no state: every local iteration of an
+exchange, a resumed run and another process of the party see the same view. Nothing travels, and nobody is told.
+
+Shapes: N training samples, n rows of a batch, C channels, H x W pixels.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.base.random import generator
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.source import Prepared
+
+
+class Views:
+    """The rows themselves: nothing is augmented."""
+
+    def shifts(self, rows_n: Tensor, round_index: int, exchange: int) -> Tensor | None:
+        """Return by how many pixels [n, 2] each row's image is shifted, down and right; None if none is."""
+        return None
+
+    def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
+        """Return what the model is trained on in the place of its inputs for some rows, [n, ...] each."""
+        shifts_n2 = self.shifts(rows_n, round_index, exchange)
+        return inputs if shifts_n2 is None else (shifted(inputs[0], shifts_n2), *inputs[1:])
+
+
+class ShiftedViews(Views):
+    """Images shifted by up to ``most`` pixels each way, from a round on."""
+
+    def __init__(self, most: int, begin: int, seed: int, owner: str, samples: int, batch_size: int) -> None:
+        self.most, self.begin, self.seed, self.owner, self.samples = most, begin, seed, owner, samples
+        self.per_pass = samples // batch_size
+        self._drawn: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.empty(0))
+
+    def shifts(self, rows_n: Tensor, round_index: int, exchange: int) -> Tensor | None:
+        """Return the shifts of some rows in the pass to which an exchange belongs."""
+        if round_index < self.begin:
+            return None
+        place = round_index, exchange // self.per_pass
+        if self._drawn[0] != place:
+            stream = generator(self.seed, "augmentation", round_index, f"{self.owner} pass {place[1]}")
+            drawn_N2 = torch.randint(-self.most, self.most + 1, (self.samples, 2), generator=stream)
+            self._drawn = place, drawn_N2
+        return self._drawn[1][rows_n]
+
+
+def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> Views:
+    """Return the views that a party's own settings ask for. Raises ConfigError if its features are no images."""
+    settings, shape = config.data.augmentation, data.train.features.shape[1:]
+    if not settings.shift:
+        return Views()
+    if len(shape) != 3 or data.preparation.features.kind != "images":
+        raise ConfigError(
+            f"data.augmentation.shift: only images can be shifted, {owner} has {data.preparation.features}"
+        )
+    if settings.shift >= min(shape[1:]):
+        raise ConfigError(
+            f"data.augmentation.shift: {settings.shift} moves images of {shape[1]} x {shape[2]} out of sight"
+        )
+    samples = len(data.train)
+    return ShiftedViews(settings.shift, settings.begin, config.seed, owner, samples, config.training.batch_size)
+
+
+def shifted(images: Tensor, shifts_n2: Tensor) -> Tensor:
+    """Return images [n, C, H, W], each shifted down and right; what moves in is 0."""
+    if len(images) == 0:
+        return images
+    most = max(1, int(shifts_n2.abs().max()))
+    height, width = images.shape[2:]
+    windows = F.pad(images, (most,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    down_n, right_n = (most - shifts_n2.to(images.device)).unbind(1)
+    rows_n = torch.arange(len(images), device=images.device)
+    return torch.empty_like(images).copy_(windows[rows_n, :, down_n, right_n])  # in the images' memory format
