@@ -38,7 +38,7 @@ class Recording:
     gradients_ND: Tensor | None
     """None if labels are shared."""
     shifts_N2: Tensor | None = None
-    """By how many pixels each image was shifted, down and right; None if none was."""
+    """Pixels by which each image was shifted, down and right; None if none was."""
 
 
 @dataclass(eq=False)
