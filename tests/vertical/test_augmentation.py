@@ -1,6 +1,7 @@
 """Shifted views of an owner's own training images, learning rates by name, label smoothing."""
 
 import copy
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
+from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.reference import Reference
 from vfl.core.server import HeadServer
@@ -111,15 +113,18 @@ def test_nothing_but_training_sees_them(build):
 
 def test_before_its_round_training_has_the_bits_of_none(build):
     late, plain = build(data={"augmentation": {"shift": 2, "from": 1}}), build()
-    late.train_round(0), plain.train_round(0)
+    for server in (late, plain):
+        server.train_round(0)
     assert late.summary()["model_digest"] == plain.summary()["model_digest"]
 
 
 def test_an_audit_attacks_the_pictures_that_were_embedded(build):
     server = build(data={"augmentation": {"shift": 2}}, training=training())
     party = parties_of(server)[1]
-    recorder = party.protocol = MessageRecorder(party.protocol, party.views)
-    seen, embed = [], party.passes.embed
+    recorder = MessageRecorder(party.protocol, party.views)
+    party.protocol = cast(PartyProtocol, recorder)
+    seen: list[Tensor] = []
+    embed = party.passes.embed
     party.passes.embed = lambda inputs, weights: (seen.append(inputs[0]), embed(inputs, weights))[1]
     server.train_round(0)
     recorded = recorder.recording(party.name)
@@ -164,11 +169,11 @@ def test_every_exchange_has_its_rate_on_both_sides(build, labels: str):
     # The replicas stay the server's head only if both step at the same rates, whatever the rounds ahead.
     named = {"learning_rate": 0.05, "schedule": "one_cycle"}
     server = build(training=training(labels=labels, staleness=1, local_iterations=2, optimizer=named), models=PLAIN)
-    found = []
+    found: list[float] = []
     for holder in (server.trainer, parties_of(server)[0]):
-        step = holder.optimizer.step
-        rate = holder.optimizer.param_groups[0]
-        holder.optimizer.step = lambda step=step, rate=rate: (found.append(rate["lr"]), step())[1]
+        optimizer: Any = holder.optimizer
+        step = optimizer.step
+        optimizer.step = lambda step=step, own=optimizer: (found.append(own.param_groups[0]["lr"]), step())[1]
     for round_index in range(4):
         metrics = server.train_round(round_index)
         assert metrics.get("head_drift/party_1", 0.0) == 0.0
