@@ -82,6 +82,18 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
         assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"
 
 
+def test_shifted_images_and_rates_by_name_are_the_same_in_processes(federate, in_process):
+    named = {"learning_rate": 0.05, "schedule": "one_cycle", "momentum": 0.9}
+    sections = {
+        "data": {"augmentation": {"shift": 2, "from": 1}},
+        "training": {"optimizer": named, "label_smoothing": 0.1, "steps_per_round": 4},
+        "lightweighting": {"error_feedback": False},
+    }
+    federation = federate(**sections)
+    federation.run()
+    assert federation.outcome() == in_process(**sections)
+
+
 def test_a_controller_decides_alike_wherever_parties_are(federate, in_process):
     """By a deadline that nobody misses, so by the least that every party agreed to, whatever the clock says."""
     ratios = {"alpha": 0.0, "beta": {0: 0.1, 1: 0.3}, "controller": "deadline", "seconds_per_exchange": 1e6}
