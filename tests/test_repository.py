@@ -364,3 +364,26 @@ def test_a_unit_for_systemd_runs_as_a_user_of_its_own_with_no_rights_to_spare(do
     ]
     assert {lines[each] for each in closed} == {"yes"}
     assert lines["SystemCallFilter"] == "@system-service"
+
+
+def prose(markdown: str) -> list[str]:
+    """Return the paragraphs and items of a page, as a reader counts words: no code, tables, headings, pictures."""
+    text = re.sub(r"^```.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"!\[[^]]*\]\([^)]*\)|^#.*$|^\|.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return [each for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text) if (each := " ".join(part.split()))]
+
+
+def test_readme_is_read_in_minutes_and_begins_with_a_command():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    assert len(text.partition("```")[0].split()) < 120
+    assert [each for each in prose(text) if len(each.split()) > 60] == []
+    sentences = [each for part in prose(text) for each in re.split(r"(?<=[.:;])\s+", part)]
+    assert sum(len(each.split()) for each in sentences) / len(sentences) <= 20
+
+
+@pytest.mark.parametrize(("page", "words"), [("guide.md", 80)])
+def test_no_paragraph_of_a_page_for_users_is_long(page: str, words: int):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [f"{len(each.split())}: {each[:60]}" for each in prose(text) if len(each.split()) > words] == []
