@@ -10,7 +10,7 @@ import json
 import math
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -30,7 +30,8 @@ from vfl.data.drift import FEWEST, SHIFTED
 from vfl.messages.keys import key_bytes
 from vfl.parties.network.wire.text import plain
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
-from vfl.parties.serving.scorer import Key, QueueFull, Scored, Scorer
+from vfl.parties.serving.request_queue import Key, QueueFull, Scored
+from vfl.parties.serving.scorer import Scorer
 from vfl.runs.secret_files import read_secret
 
 MOST_BODY = 1 << 20
@@ -127,17 +128,18 @@ def make_app(scorer: Scorer) -> FastAPI:
     requests = prometheus.Counter(f"{PREFIX}requests", "All requests by status", ["status"], registry=metrics)
     problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
 
-    @app.post("/v1/predict", dependencies=guard, responses=problems)
-    async def predict(asked: PredictRequest) -> PredictResponse:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+    @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
+    async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
         with seconds.time():
             keys = _keys_of(asked, scorer)
             try:
                 future = scorer.submit(keys)
             except QueueFull as full:
                 raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
-            answer = _answer(scorer, await asyncio.wrap_future(future))
-        scores.inc(sum(each.prediction is not None or each.value is not None for each in answer.scores))
-        return answer
+            scored = await asyncio.wrap_future(future)
+            answer = answer_of(scored, scorer.version.task.names, settings.when_absent)
+        scores.inc(sum(each.values is not None for each in scored.scores))
+        return Response(answer, media_type="application/json")
 
     app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
 
@@ -309,21 +311,27 @@ def _kept(scorer: Scorer) -> Outcomes:
     return scorer.outcomes
 
 
-def _answer(scorer: Scorer, scored: Scored) -> PredictResponse:
-    names = scorer.version.task.names
-    scores: list[KeyScore] = []
+def answer_of(scored: Scored, classes: Sequence[str], when_absent: str) -> bytes:
+    """Return the JSON of a PredictResponse, written without a model object for every row."""
+    scores: list[dict[str, object]] = []
     for each in scored.scores:
-        score = KeyScore(key=_shown(each.key), parties=dict(each.parties))
-        if each.values is not None and names:
-            score.probabilities = dict(zip(names, each.values, strict=True))
-            score.prediction = max(score.probabilities, key=score.probabilities.__getitem__)
-        elif each.values is not None:
-            (score.value,) = each.values
-        scores.append(score)
+        probabilities = value = prediction = None
+        values = None if each.values is None else [value if math.isfinite(value) else None for value in each.values]
+        if each.values is not None and values is not None and classes:
+            probabilities = dict(zip(classes, values, strict=True))
+            prediction = classes[each.values.index(max(each.values))]
+        elif values is not None:
+            (value,) = values
+        told: dict[str, object] = {
+            "key": _shown(each.key),
+            "prediction": prediction,
+            "probabilities": probabilities,
+            "value": value,
+        }
+        scores.append(told | {"parties": dict(each.parties)})
     unknown = [_shown(each.key) for each in scored.scores if each.unknown]
-    return PredictResponse(
-        model=scored.version, when_absent=scorer.settings.when_absent, scores=scores, unknown=unknown
-    )
+    answer = {"model": scored.version, "when_absent": when_absent, "scores": scores, "unknown": unknown}
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _shown(key: Key) -> str | list[str]:

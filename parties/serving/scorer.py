@@ -6,13 +6,12 @@ holds up nobody: for that batch it is away. Every batch is of one version of the
 
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,50 +28,17 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.server.sessions import Offences
 from vfl.parties.serving.observed_outcomes import Outcomes
+from vfl.parties.serving.request_queue import Key, KeyOutcome, Request, RequestQueue, Score, Scored
 from vfl.parties.serving.served_version import load_version
 from vfl.runs.run_folder import read_run_id
 from vfl.runs.runtime import start_runtime
 from vfl.runs.secret_files import read_secret
 from vfl.runs.service_manager import tell_manager
 
-KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
-"""Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
-agree."""
-Key = tuple[str, ...]
-"""A cell for each key column."""
 MOST_CACHED = 100_000
 """Embeddings that are kept, of all parties."""
-IDLE_S = 0.2
-"""Seconds between checks whether to stop, and for new parties."""
 RELOAD_S = 10.0
 """Seconds for which requests wait while parties restore a new version."""
-
-
-class QueueFull(RuntimeError):  # noqa: N818 - says what happened
-    """More keys wait than ``serving.queue`` allows."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Score of one key, and its parties' outcomes."""
-
-    key: Key
-    values: tuple[float, ...] | None
-    """Probabilities by class, or one value; None where there is no score."""
-    parties: Mapping[str, KeyOutcome]
-
-    @property
-    def unknown(self) -> bool:
-        """Return whether all parties have looked, and none has a row of the key."""
-        return set(self.parties.values()) == {"none"}
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of a request, all by one version of the model."""
-
-    version: str
-    scores: tuple[Score, ...]
 
 
 @dataclass
@@ -84,12 +50,6 @@ class Served:
     """Done when it has restored the version's model."""
     asked: "Future[Message] | None" = None
     """The last order; while it is open nothing more is asked."""
-
-
-@dataclass
-class _Request:
-    keys: tuple[Key, ...]
-    future: "Future[Scored]"
 
 
 @dataclass
@@ -119,13 +79,11 @@ class Scorer:
         self.counters = Counters()
         self.outcomes = None if self.settings.outcomes is None else Outcomes(self.settings.outcomes, self.log)
         self._offences = Offences(self.config.network.max_offences)
+        self._names = self.config.parties
         self._parties: dict[str, Served] = {}
         self._session = 0
-        self._waiting = deque[_Request]()
-        self._waiting_keys = 0
-        self._changed = threading.Condition()
-        self._stopping = self._reloading = False
-        self._answered_s = 0.0
+        self.queue = RequestQueue(self.settings)
+        self._reloading = False
         self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
 
@@ -136,39 +94,29 @@ class Scorer:
 
     def __exit__(self, *_error: object) -> None:
         """Score what waits, and stop."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self.queue.wake(stop=True)
         self._thread.join()
         if self.outcomes is not None:
             self.outcomes.close()
 
     def submit(self, keys: Sequence[Key]) -> "Future[Scored]":
         """Return the future scores of keys, in their order. Raises QueueFull."""
-        with self._changed:
-            if self._waiting_keys + len(keys) > self.settings.queue:
-                raise QueueFull(f"{self._waiting_keys} keys wait, serving.queue is {self.settings.queue}")
-            request = _Request(tuple(keys), Future())
-            self._waiting.append(request)
-            self._waiting_keys += len(keys)
-            self._changed.notify()
-        return request.future
+        return self.queue.put(keys)
 
     def reload(self) -> None:
         """Take the run's last checkpoint before the next batch, if it is another one."""
-        with self._changed:
-            self._reloading = True
-            self._changed.notify()
+        self._reloading = True
+        self.queue.wake()
 
     def ready(self) -> dict[str, bool]:
         """Return whether each party can be asked."""
         parties = dict(self._parties)
-        return {name: name in parties and _usable(parties[name]) for name in self.config.parties}
+        return {name: name in parties and _usable(parties[name]) for name in self._names}
 
     @property
     def waiting(self) -> int:
         """Return the number of waiting keys."""
-        return self._waiting_keys
+        return self.queue.waiting
 
     @property
     def cached(self) -> int:
@@ -178,36 +126,14 @@ class Scorer:
     def _run(self) -> None:
         while True:
             tell_manager()
-            requests = self._gather()
+            requests = self.queue.take()
             if self._reloading:
                 self._reload()
             self._attach()
             if requests:
                 self._answer(requests)
-            elif self._stopping:
+            elif self.queue.stopping:
                 return
-
-    def _gather(self) -> list[_Request]:
-        """Return the requests of the next batch; none after a while."""
-        with self._changed:
-            if not self._waiting and not self._stopping:
-                self._changed.wait(IDLE_S)
-            if not self._waiting:
-                return []
-            # Only after another batch: alone a request waits for nobody, and in a crowd batches fill meanwhile.
-            deadline_s = self._answered_s + self.settings.gather_ms / 1000
-            while self._waiting_keys < self.settings.batch and not self._stopping:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._changed.wait(left_s)
-            taken: list[_Request] = []
-            keys = 0
-            while self._waiting and (not taken or keys + len(self._waiting[0].keys) <= self.settings.batch):
-                taken.append(self._waiting.popleft())
-                keys += len(taken[-1].keys)
-            self._waiting_keys -= keys
-            return taken
 
     def _reload(self) -> None:
         self._reloading = False
@@ -255,7 +181,7 @@ class Scorer:
             self.hub.barred[name] = reason
         self.log(str(lost))
 
-    def _answer(self, requests: Sequence[_Request]) -> None:
+    def _answer(self, requests: Sequence[Request]) -> None:
         keys = list(dict.fromkeys(key for request in requests for key in request.keys))
         try:
             scores = self._score(keys)
@@ -263,7 +189,7 @@ class Scorer:
             for request in requests:
                 request.future.set_exception(error)
             return
-        self._answered_s = time.monotonic()
+        self.queue.note_answered(requests)
         for request in requests:
             mine = tuple(scores[key] for key in request.keys)
             if request.future.set_running_or_notify_cancel():
@@ -272,7 +198,7 @@ class Scorer:
     def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
         found = self._ask_all(keys)
         outcomes: dict[Key, dict[str, KeyOutcome]] = {
-            key: {name: found[name].outcome(key) for name in self.config.parties} for key in keys
+            key: {name: found[name].outcome(key) for name in self._names} for key in keys
         }
         self.counters.batches += 1
         for each in outcomes.values():
@@ -311,7 +237,7 @@ class Scorer:
         until_s = time.monotonic() + self.settings.timeout_ms / 1000
         own = {key: key_bytes(key, self.secret) for key in keys}
         foreign = self.version.foreign
-        found = self._ask_some({name: own for name in self.config.parties if name not in foreign}, until_s)
+        found = self._ask_some({name: own for name in self._names if name not in foreign}, until_s)
         if foreign:
             leader = found[self.version.leader]
             named = {

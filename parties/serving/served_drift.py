@@ -45,6 +45,8 @@ class ServedDrift:
             if self._window is None or self._window.histograms is not histograms:  # another version of the model
                 self._window = Window(histograms)
             held = list(rows)
+            while self._pending and self._pending[0][0] is histograms and self._pending[0][1] is samples:
+                held.extend(self._pending.popleft()[2])  # counted as one: a request is often a single row
             self._window.add(samples.features[held].numpy(), samples.more[0][held].numpy())
         window = self._window
         assert window is not None, "rows were pending"

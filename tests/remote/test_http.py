@@ -22,7 +22,7 @@ from vfl.parties.network.server import hub
 from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
 from vfl.parties.network.transport.listening import bounded, listening
 from vfl.parties.serving import http as service
-from vfl.parties.serving.scorer import Score, Scored
+from vfl.parties.serving.request_queue import Score, Scored
 
 BODY = b'{"keys": ["1"]}'
 MOST = 8

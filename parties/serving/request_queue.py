@@ -1,0 +1,113 @@
+"""Requests for scores and their answers: what waits is gathered into batches."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vfl.config.serving import ServingConfig
+
+KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
+"""Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
+agree."""
+Key = tuple[str, ...]
+"""A cell for each key column."""
+IDLE_S = 0.2
+"""Longest wait for a request."""
+
+
+class QueueFull(RuntimeError):  # noqa: N818 - says what happened
+    """More keys wait than ``serving.queue`` allows."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of one key, and its parties' outcomes."""
+
+    key: Key
+    values: tuple[float, ...] | None
+    """Probabilities by class, or one value; None where there is no score."""
+    parties: Mapping[str, KeyOutcome]
+
+    @property
+    def unknown(self) -> bool:
+        """Return whether all parties have looked, and none has a row of the key."""
+        return set(self.parties.values()) == {"none"}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a request, all by one version of the model."""
+
+    version: str
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Keys of one request, and their future scores."""
+
+    keys: tuple[Key, ...]
+    future: "Future[Scored]" = field(default_factory=lambda: Future[Scored]())
+
+
+class RequestQueue:
+    """The waiting requests: put in by any thread, taken in batches by one."""
+
+    def __init__(self, settings: ServingConfig, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.settings, self.now_s = settings, now_s
+        self.waiting = 0
+        """Keys that wait."""
+        self.stopping = False
+        self._requests = deque[Request]()
+        self._answered_s = 0.0
+        self._crowded = False
+        self._changed = threading.Condition()
+
+    def put(self, keys: Sequence[Key]) -> "Future[Scored]":
+        """Return the future scores of keys, in their order. Raises QueueFull."""
+        request = Request(tuple(keys))
+        with self._changed:
+            if self.waiting + len(keys) > self.settings.queue:
+                raise QueueFull(f"{self.waiting} keys wait, serving.queue is {self.settings.queue}")
+            self._requests.append(request)
+            self.waiting += len(keys)
+            self._changed.notify()
+        return request.future
+
+    def wake(self, *, stop: bool = False) -> None:
+        """Let ``take`` return now. ``stop``: and gather no longer."""
+        with self._changed:
+            self.stopping |= stop
+            self._changed.notify()
+
+    def take(self) -> list[Request]:
+        """Return the requests of the next batch; none after a while."""
+        with self._changed:
+            if not self._requests and not self.stopping:
+                self._changed.wait(IDLE_S)
+            if not self._requests:
+                return []
+            # Only in a crowd, whose next requests come after the last answers: alone a request waits for nobody.
+            deadline_s = self._answered_s + self.settings.gather_ms / 1000 if self._crowded else 0.0
+            while self.waiting < self.settings.batch and not self.stopping:
+                left_s = deadline_s - self.now_s()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            taken: list[Request] = []
+            keys = 0
+            while self._requests and (not taken or keys + len(self._requests[0].keys) <= self.settings.batch):
+                taken.append(self._requests.popleft())
+                keys += len(taken[-1].keys)
+            self.waiting -= keys
+            return taken
+
+    def note_answered(self, batch: Sequence[Request]) -> None:
+        """Note that a batch is answered now: the next one waits for further requests if these were several clients'."""
+        with self._changed:
+            self._answered_s = self.now_s()
+            self._crowded = len(batch) > 1 or bool(self._requests)

@@ -1,0 +1,110 @@
+"""Parts of the service of scores that need no process: the queue, the answer, and drift counted in batches."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vfl.config.serving import ServingConfig
+from vfl.data.drift import Histograms, Window
+from vfl.data.samples import Samples
+from vfl.parties.serving.http import PredictResponse, answer_of
+from vfl.parties.serving.request_queue import QueueFull, RequestQueue, Score, Scored
+from vfl.parties.serving.served_drift import ServedDrift
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch):
+    """A queue whose clock stands still, and the waits of who takes from it, during which ``arriving`` are put in."""
+    queue, waited, arriving = RequestQueue(ServingConfig(gather_ms=7.0, batch=4, queue=6), lambda: 100.0), [], []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if arriving:
+            queue.put(arriving.pop(0))
+        else:
+            queue.stopping = True
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    return queue, waited, arriving
+
+
+def test_a_client_alone_waits_for_nobody(waits):
+    queue, waited, _ = waits
+    for key in ("a", "b", "c"):
+        queue.put([(key,)])
+        batch = queue.take()
+        assert [request.keys for request in batch] == [((key,),)]
+        queue.note_answered(batch)
+    assert waited == []
+
+
+@pytest.mark.parametrize("before", ["together", "meanwhile"])
+def test_requests_after_several_clients_are_gathered(waits, before):
+    queue, waited, arriving = waits
+    queue.put([("a",)])
+    if before == "together":
+        queue.put([("b",)])
+    batch = queue.take()
+    if before == "meanwhile":
+        queue.put([("b",)])
+    queue.note_answered(batch)
+    queue.put([("c",)])
+    held = queue.waiting
+    arriving += [[("d",)] for _ in range(4 - held)]
+    assert sum(len(request.keys) for request in queue.take()) == 4
+    assert waited == [pytest.approx(0.007)] * (4 - held)
+
+
+def test_a_full_queue_refuses(waits):
+    queue, _, _ = waits
+    queue.put([("a",)] * 6)
+    with pytest.raises(QueueFull, match="6 keys wait"):
+        queue.put([("b",)])
+    assert queue.waiting == 6
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ()], ids=["classes", "values"])
+def test_the_answer_is_that_of_the_described_model(classes):
+    values: tuple[Any, ...] = (0.125, 1e-9) if classes else (1e300,)
+    scores = (
+        Score(("k",), values, {"bank": "row", "shop": "cached"}),
+        Score(('\u00e9 "', "2"), None, {"bank": "none", "shop": "none"}),
+        Score(("k",), tuple(float("nan") for _ in values), {"bank": "row", "shop": "away"}),
+    )
+    text = answer_of(Scored("digest", scores), classes, "refuse")
+    found = json.loads(text)
+    for score in found["scores"]:  # what is no number is null, which the description leaves out
+        assert score["value"] is None or not classes
+    whole = answer_of(Scored("digest", scores[:2]), classes, "refuse")
+    described = json.loads(PredictResponse.model_validate_json(whole).model_dump_json())
+    assert json.dumps(described) == json.dumps(json.loads(whole))  # the same fields in the same order
+    assert found["unknown"] == [['\u00e9 "', "2"]]
+    assert found["scores"][0]["prediction"] == ("no" if classes else None)
+
+
+def test_drift_of_many_requests_is_counted_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    draw = np.random.default_rng(0)
+    features, codes = torch.from_numpy(draw.normal(size=(50, 2))), torch.zeros(50, 1, dtype=torch.int64)
+    samples = Samples(torch.arange(50), features, more=(codes,))
+    histograms = Histograms(samples.features.numpy(), samples.more[0].numpy())
+    added: list[int] = []
+    add = Window.add
+
+    def counted(window: Window, numbers: Any, categories: Any) -> None:
+        added.append(len(numbers))
+        add(window, numbers, categories)
+
+    monkeypatch.setattr(Window, "add", counted)
+    reports = []
+    for name, requests in (("single", [[row] for row in range(40)]), ("one", [list(range(40))])):
+        drift = ServedDrift(["a", "b", "c"], tmp_path / name, lambda line: None)
+        for rows in requests:
+            drift.note(histograms, samples, rows)
+        drift.tell()
+        reports.append((tmp_path / name).read_text())
+    assert added == [40, 40]
+    assert reports[0] == reports[1]
