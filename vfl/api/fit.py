@@ -233,7 +233,9 @@ def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], 
         raise ConfigError("test: all samples are test samples; leave some to train on")
     # `Rows` stand in the place of tensors: a copy of all features is what they avoid.
     parts = [
-        PartyData(name, *(Samples(each, cast(Tensor, rows.take(each))) for each in (train, tested)))
+        PartyData(
+            name, Samples(train, cast(Tensor, rows.take(train))), Samples(tested, cast(Tensor, rows.take(tested)))
+        )
         for name, rows in own.items()
     ]
     return Split(tuple(parts), LabelData(classes, *(Labels(each, labels_N[each]) for each in (train, tested))))

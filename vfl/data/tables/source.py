@@ -212,7 +212,7 @@ class Tables(Source):
         (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner))
         held = {owner: rows >= 0, **joined.others}
         # The server shows keys where other owners lack rows; an owner needs its own in messages to itself.
-        keyed = bool(joined.others) or owner != self.leader
+        keyed = bool(joined.others) or owner != label_owner(self.data.tables)
         return NewSamples(
             away,
             tuple(own if each == owner else away for each in self.parties),
