@@ -95,7 +95,7 @@ class Notes:
         if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
             write_recording(party.protocol.recording(self.name), self.run_dir)
 
-    def warning_of_unseen_values(self, party: FeatureParty) -> None:
+    def warn_of_unseen_values(self, party: FeatureParty) -> None:
         """Warn, once, of samples to predict that are unlike those of the training."""
         source, wanted = self.holding.source, self.holding.wanted
         assert wanted is not None
@@ -152,14 +152,7 @@ def run_party(
         check_welcome(run_dir, welcome.run)
         passed_on = partial(pass_on, workers)
         worker = PartyWorker(
-            welcome.run,
-            restore,
-            store,
-            consent,
-            passed_on,
-            notes.answer,
-            holding.wanted,
-            notes.warning_of_unseen_values,
+            welcome.run, restore, store, consent, passed_on, notes.answer, holding.wanted, notes.warn_of_unseen_values
         )
         return partial(_obey, worker, run_dir, welcome.run)
 

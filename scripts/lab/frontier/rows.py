@@ -9,7 +9,7 @@ import functools
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,13 @@ def done_runs(path: Path) -> set[tuple[str, int]]:
         return {(row["method"], int(row["seed"])) for row in csv.DictReader(file)}
 
 
-def main(name: str, path: Path, overrides: Sequence[str]) -> None:
-    """Train all methods that the rows lack, all of a seed before the next seed."""
-    protocol: Any = read_yaml(Path(__file__).with_name(f"{name}.yaml"))
-    further = parse_overrides(overrides)
-    image_folder._decode = functools.cache(image_folder._decode)  # pyright: ignore[reportPrivateUsage]
+def run_protocol(protocol: Any, path: Path, train_one: Callable[[Any, int], Mapping[str, Any]]) -> None:
+    """Add a row for each method and seed that a file of rows lacks, all methods of a seed before the next seed."""
     for seed in protocol["seeds"]:
-        for method, own in protocol["methods"].items():
-            if (method, seed) in done_runs(path):
+        for name, method in protocol["methods"].items():
+            if (name, seed) in done_runs(path):
                 continue
-            found = train(protocol["base"], {**protocol["settings"], **own, **further, "seed": seed})
-            row = {"method": method, "seed": seed, **found}
+            row = {"method": name, "seed": seed, **train_one(method, seed)}
             print(row, flush=True)
             new = not path.exists()
             with path.open("a", newline="", encoding="utf-8") as file:
@@ -53,6 +49,18 @@ def main(name: str, path: Path, overrides: Sequence[str]) -> None:
                 if new:
                     writer.writeheader()
                 writer.writerow(row)
+
+
+def main(name: str, path: Path, overrides: Sequence[str]) -> None:
+    """Train all methods that the rows lack."""
+    protocol: Any = read_yaml(Path(__file__).with_name(f"{name}.yaml"))
+    further = parse_overrides(overrides)
+    image_folder._decode = functools.cache(image_folder._decode)  # pyright: ignore[reportPrivateUsage]
+
+    def train_one(method: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        return train(protocol["base"], {**protocol["settings"], **method, **further, "seed": seed})
+
+    run_protocol(protocol, path, train_one)
 
 
 if __name__ == "__main__":

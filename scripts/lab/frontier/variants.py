@@ -5,7 +5,6 @@ variants.yaml declares the protocol. ROWS, a CSV file, gets a line per run; runs
 Shapes: N training samples, n samples of a batch, D embedding width.
 """
 
-import csv
 import sys
 import tempfile
 import warnings
@@ -19,6 +18,7 @@ from torch import Tensor
 import vfl
 import vfl.core.build
 import vfl.core.party
+from scripts.lab.frontier.rows import run_protocol
 from vfl.base.macs import count_macs
 from vfl.compression.dependency import Shadow
 from vfl.compression.pruning import StructuredPruner
@@ -192,29 +192,14 @@ def train(base: str, settings: Mapping[str, Any], method: Mapping[str, Any]) -> 
 
 
 def main(path: Path, overrides: Sequence[str]) -> None:
-    """Train all methods that the rows lack, all of a seed before the next seed."""
+    """Train all methods that the rows lack."""
     protocol: Any = read_yaml(PROTOCOL)
     protocol["settings"].update(parse_overrides(overrides))
-    done = set()
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            done = {(row["method"], int(row["seed"])) for row in csv.DictReader(file)}
-    for seed in protocol["seeds"]:
-        for name, method in protocol["methods"].items():
-            if (name, seed) in done:
-                continue
-            found = {
-                "method": name,
-                "seed": seed,
-                **train(protocol["base"], {**protocol["settings"], "seed": seed}, method),
-            }
-            print(found, flush=True)
-            new = not path.exists()
-            with path.open("a", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, [*found], lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerow(found)
+
+    def train_one(method: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        return train(protocol["base"], {**protocol["settings"], "seed": seed}, method)
+
+    run_protocol(protocol, path, train_one)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ def test_an_owner_s_own_process_names_the_key_of_a_predicted_row(matched: bool, 
     holding = Holding(party.data, source, wanted, None, DataDigests("", "", ""), named)
     said = io.StringIO()
     notes: Any = Notes("shop", tmp_path, holding, cast(Any, None), Console(file=said, width=200))
-    notes.warning_of_unseen_values(party)
-    notes.warning_of_unseen_values(party)  # every session restores the party
+    notes.warn_of_unseen_values(party)
+    notes.warn_of_unseen_values(party)  # every session restores the party
     assert said.getvalue().splitlines() == [
         f"warning: shop: key {KEY}, column 'spent': 1e+08 is over 10000 standard deviations from the training mean; "
         "mend it or leave it empty"
