@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import save
 
 from vfl.audit.watch_run import FEWEST_ROWS, attack, audit_recorded, watch
 from vfl.config import ConfigError
@@ -76,4 +77,32 @@ def test_folders_without_a_recording_say_which_setting_makes_one(tmp_path, recor
         audit_recorded(recorded.run_dir, [])
     (tmp_path / SEEN).write_bytes(b"nothing")
     with pytest.raises(ConfigError, match="copy it again from the party"):
+        audit_recorded(recorded.run_dir, [tmp_path])
+
+
+ROW = torch.zeros(3, dtype=torch.int64)
+MESSAGE = torch.zeros(3, 64)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rows": ROW + 240},
+        {"rows": ROW - 1},
+        {"rows": ROW.float()},
+        {"rows": ROW[:0], "embeddings": MESSAGE[:0]},
+        {"embeddings": MESSAGE[:2]},
+        {"embeddings": MESSAGE[0]},
+        {"gradients": torch.zeros(2, 64)},
+        {"shifts": torch.full((3, 2), 1 << 40)},
+        {"shifts": torch.full((3, 2), -16)},
+        {"shifts": torch.zeros(3, 2)},
+        {"shifts": torch.zeros(3, dtype=torch.int64)},
+    ],
+)
+def test_a_recording_that_does_not_fit_the_data_is_refused_before_it_is_used(recorded, tmp_path, other):
+    (tmp_path / SEEN).write_bytes(
+        save({"rows": ROW, "embeddings": MESSAGE} | other, {"party": "party_2", "round": "1"})
+    )
+    with pytest.raises(ConfigError, match="party_2: its recording is of other data; copy it again from the party"):
         audit_recorded(recorded.run_dir, [tmp_path])

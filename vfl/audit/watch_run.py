@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vfl.audit.audit import (
     NORM,
@@ -104,6 +105,8 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     parties = {party.name: party for party in built.parties}
     if unknown := [each.party for each in recorded if each.party not in parties]:
         raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")
+    for each in recorded:
+        _check_recording(each, parties[each.party].train.inputs[0])
     inferring, left_out = label_attacks(config)
     _use_cores(built)
     findings = attack([_seen(built, parties[each.party], each, rows) for each in recorded], config)
@@ -166,6 +169,23 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
         _seen(trained, party, onlooker.recording(party.name), rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)
     ]
+
+
+def _check_recording(recorded: Recording, features: Tensor) -> None:
+    """Raise ConfigError unless a recording's tensors fit each other and its party's training features [N, ...].
+
+    The file comes from another party: rows that do not exist, or shifts that pad images without bound, end here.
+    """
+    rows_N, shifts_N2, sides = recorded.rows_N, recorded.shifts_N2, features.shape[2:]
+    messages = [each for each in (recorded.embeddings_ND, recorded.gradients_ND) if each is not None]
+    fits = rows_N.dim() == 1 and rows_N.dtype == torch.int64 and len(rows_N) > 0
+    fits = fits and int(rows_N.min()) >= 0 and int(rows_N.max()) < len(features)
+    fits = fits and all(each.dim() == 2 and len(each) == len(rows_N) and each.is_floating_point() for each in messages)
+    if shifts_N2 is not None:
+        fits = fits and shifts_N2.shape == (len(rows_N), 2) and shifts_N2.dtype == torch.int64 and len(sides) == 2
+        fits = fits and -min(sides) < int(shifts_N2.min()) and int(shifts_N2.max()) < min(sides)
+    if not fits:
+        raise ConfigError(f"{recorded.party}: its recording is of other data; copy it again from the party")
 
 
 def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> ObservedMessages:
