@@ -35,6 +35,10 @@ class MLP(nn.Module):
         return self.output(self.hidden(features.flatten(1)))
 
 
+PLACEHOLDER = "placeholder"
+"""Name of the weights that replace missing features."""
+
+
 class PlaceholderMLP(MLP):
     """A perceptron with a learned value, initially 0, in place of each feature that is missing.
 
@@ -43,7 +47,7 @@ class PlaceholderMLP(MLP):
 
     def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
         super().__init__(in_features, hidden, out_features)
-        self.placeholder = nn.Parameter(torch.zeros(in_features))
+        self.placeholder = nn.Parameter(torch.zeros(in_features))  # its name is PLACEHOLDER
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the scores [B, out_features] of the features [B, in_features]."""

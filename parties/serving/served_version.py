@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import TrainingLabels, build_joint_model, build_roster, feature_config
-from vfl.core.joint_model import SplitModel
+from vfl.core.build import build_joint_model, feature_config
+from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
@@ -27,7 +27,7 @@ class Version:
     """The head of one checkpoint, with references to each party's own checkpoint."""
 
     digest: str
-    joint: SplitModel
+    joint: JointModel
     references: Mapping[str, State]
     """Reference by party, from which its link restores it."""
     instead: Mapping[str, Tensor]
@@ -44,7 +44,7 @@ class Version:
     @property
     def task(self) -> Task:
         """Task of the head."""
-        return self.joint.trainer.task
+        return self.joint.task
 
 
 def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
@@ -58,13 +58,8 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     if table is None or table.key is None:
         raise ConfigError(f"data.tables.{leader}.key: is missing; only tables have keys to ask for")
     task, names = restored_task(own["task"]), config.parties
-    values_N = torch.zeros(2, dtype=torch.int64 if task.names else torch.float32)
-    present_NK = torch.ones(2, len(names), dtype=torch.bool) if own["placeholders"] else None
-    train = TrainingLabels(values_N, task, present_NK)
-    roster = build_roster({}, train, config)
-    joint = build_joint_model(roster, train, Labels(torch.arange(2), values_N), config, runtime)
-    joint.trainer.load_state_dict(own["head"])
-    joint.trainer.head.eval()
+    nothing = Labels(torch.arange(0), torch.zeros(0))
+    joint = build_joint_model({}, task, nothing, config, runtime, own)
     references = {name: trained.sections[name] for name in names}
     foreign = tuple(sorted(other for other in table.keys if other in names))
     if config.serving.batch * len(foreign) > MOST_KEYS:

@@ -3,7 +3,7 @@
 Parties need no special mode: they follow the server's orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from vfl.base.digest import check_same_data
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import DONE
-from vfl.core.build import build_joint_model, build_roster
-from vfl.core.joint_model import SplitModel
+from vfl.core.build import build_joint_model
+from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
@@ -39,11 +39,9 @@ from vfl.predict.predict import (
     by_key,
     check_absent,
     check_complete,
-    predict,
     prediction_of,
     scores_of,
-    tell_placeholder,
-    zero_embeddings,
+    with_replacements,
 )
 from vfl.predict.trained_run import Trained, load_run
 from vfl.runs.checkpoint import CheckpointStore
@@ -113,30 +111,19 @@ class PredictionServer:
             self.means.of(absent)
         joint = self.joint(connections, session)
         self.means.keep(joint)
-        shares = joint.shares(0, len(self.samples.ids))
-        lacking = [name for name in names if name in absent or not shares[name].whole]
-        tell_placeholder(joint, lacking, self.when_absent)
-        instead: Mapping[str, Tensor] = {}
-        if self.when_absent == "zeros":
-            instead = zero_embeddings(joint, lacking)
-        elif self.when_absent == "mean":
-            instead = self.means.of(lacking)
-        probabilities_NC = predict(joint, absent, instead)
+        probabilities_NC = with_replacements(joint, absent, self.when_absent, self.means.of).predictions()
         labels_N = self.samples.values if self.labelled else None
         scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
-    def joint(self, connections: Connections, session: int) -> SplitModel:
+    def joint(self, connections: Connections, session: int) -> JointModel:
         """Return the trained joint model for the samples to predict."""
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
-        roster = build_roster(links, self.labels.train, self.config)
-        own = self.trained.sections[OWNER]
-        check_same_data("the labels", own["data_digest"], self.labels.train.digest(self.labels.test))
-        joint = build_joint_model(roster, self.labels.train, self.samples, self.config, self.runtime)
-        joint = replace(joint, new=self.samples is not self.labels.test)
-        joint.trainer.load_state_dict(own["head"])
-        roster.load(self.trained.sections)
-        return joint
+        own, train = self.trained.sections[OWNER], self.labels.train
+        check_same_data("the labels", own["data_digest"], train.digest(self.labels.test))
+        joint = build_joint_model(links, train.task, self.samples, self.config, self.runtime, own)
+        joint.roster.load(self.trained.sections)
+        return replace(joint, new=self.samples is not self.labels.test)
 
 
 class MeanEmbeddings:
@@ -159,7 +146,7 @@ class MeanEmbeddings:
             )
         return {name: self.known[name] for name in names}
 
-    def keep(self, joint: SplitModel) -> None:
+    def keep(self, joint: JointModel) -> None:
         """Ask the present parties for the mean embeddings that are not stored yet."""
         new = [party.name for party in joint.roster.present if party.name not in self.known]
         if new:

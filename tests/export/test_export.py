@@ -27,7 +27,6 @@ from vfl.models.features import ModelSpec, TableFeatures
 from vfl.models.small_map import SmallMapConv2d
 from vfl.models.table import TableMLP
 from vfl.predict.export_run import card_text, export_run
-from vfl.predict.predict import predict
 from vfl.predict.trained_run import load_run, load_trained
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
@@ -126,7 +125,7 @@ def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     folder, parts = run_dir / "export", trained.split.parties
     embeddings = [run_onnx(folder / f"{part.party}.onnx", part.test.features) for part in parts]  # raw pixels
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
-    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(trained.server.joint), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_NC.softmax(dim=1), trained.server.joint.predictions(), atol=1e-4, rtol=1e-4)
 
 
 def test_the_cards_code_predicts_raw_images_as_the_run_does(
@@ -139,7 +138,8 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
     names = {"images": trained.source.load().test.features.numpy()}
     monkeypatch.chdir(run_dir / "export")
     exec(code, names)
-    assert names["predicted"].tolist() == [str(each) for each in predict(trained.server.joint).argmax(dim=1).tolist()]
+    predicted = trained.joint.predictions().argmax(dim=1).tolist()
+    assert names["predicted"].tolist() == [str(each) for each in predicted]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from vfl.core.tasks import Classification
 from vfl.data.source import open_source
 from vfl.data.tables.source import Tables
 from vfl.messages.control import MOST_DRAWS
-from vfl.predict.predict import predict
 from vfl.runs.run_folder import read_summary
 from vfl.runs.runtime import start_runtime
 
@@ -76,8 +75,8 @@ def test_importance_is_that_of_the_joint_model_with_its_inputs_permuted(config: 
     built.server.train_round(0)
     found = column_importance(built.server.joint)
     joint, labels = built.server.joint, built.split.labels.test.values
-    auc = joint.trainer.task.metrics
-    whole = auc(predict(joint), labels)["auc"]
+    auc = joint.task.metrics
+    whole = auc(joint.predictions(), labels)["auc"]
     models = [party.evaluated.finished_copy() for party in built.parties]
     stream = np.random.default_rng(0)
     for place, owner in enumerate(("bank", "insurer")):
@@ -88,7 +87,7 @@ def test_importance_is_that_of_the_joint_model_with_its_inputs_permuted(config: 
                 rows[place][:, column] = rows[place][torch.from_numpy(stream.permutation(len(labels))), column]
                 with torch.no_grad():
                     embeddings = torch.cat([model(own) for model, own in zip(models, rows, strict=True)], 1)
-                    lost.append(whole - auc(joint.trainer.head(embeddings).softmax(1), labels)["auc"])
+                    lost.append(whole - auc(joint.head.head(embeddings).softmax(1), labels)["auc"])
             assert abs(told - np.mean(lost)) < 4 * np.std(lost) / MOST_DRAWS**0.5 + 1e-6
 
 

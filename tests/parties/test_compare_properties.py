@@ -20,7 +20,7 @@ from vfl.runs.runtime import start_runtime
 @pytest.fixture
 def task(tmp_path: Path) -> Task:
     config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
-    found = build_in_process(config, start_runtime(config)).server.joint.trainer.task
+    found = build_in_process(config, start_runtime(config)).server.joint.task
     assert isinstance(found, Classification)
     assert found.metric == "auc"
     return found

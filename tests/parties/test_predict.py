@@ -21,7 +21,6 @@ from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
 from vfl.predict.predict import (
     WhenAbsent,
-    predict,
     predict_in_process,
     take_samples,
 )
@@ -56,22 +55,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
     rebuilt = load_trained(trained)
     joint = rebuilt.server.joint
-    probabilities_NC = predict(joint)
+    probabilities_NC = joint.predictions()
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
-    assert joint.trainer.task.metrics(probabilities_NC, joint.samples.values) == read_summary(trained)["test_metrics"]
+    assert joint.task.metrics(probabilities_NC, joint.samples.values) == read_summary(trained)["test_metrics"]
     assert rebuilt.parties[0].pruner.alpha_max == 0.4
 
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     rebuilt = load_trained(trained)
-    expected_NC = predict(rebuilt.server.joint)
+    expected_NC = rebuilt.server.joint.predictions()
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
     np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
     samples = rebuilt.source.read_samples(tmp_path / "some.npz", rebuilt.split.parties[0].train, CLASSES)
     assert samples.whole.labels is None
-    torch.testing.assert_close(predict(take_samples(rebuilt, samples)), expected_NC[order])
+    torch.testing.assert_close(take_samples(rebuilt, samples).predictions(), expected_NC[order])
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
@@ -108,7 +107,7 @@ def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(
             link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]
         )
-    predict(joint, ["party_3"])
+    joint.without(["party_3"]).predictions()
     assert set(asked) == {"party_1", "party_2", "party_4"}
 
 

@@ -22,7 +22,6 @@ from vfl.data.source import Split
 from vfl.data.sources.images import ImageGrid
 from vfl.messages.messages import MessageError
 from vfl.models.mlp import MLP
-from vfl.predict.predict import predict
 from vfl.runs.optim import build_optimizer
 from vfl.runs.runtime import start_runtime
 
@@ -292,7 +291,7 @@ def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
     assert {int(held_B.sum()) for held_B in parties[3].test.present.split(4)} == {0, 1}
     for party in parties:
         assert party.evaluated.macs == int(party.test.present.sum()) * party.macs
-    embeddings = server.joint.embeddings(0, 40, ["party_1"])
+    embeddings = server.joint.without(["party_1"]).embeddings(0, 40)
     assert embeddings["party_1"].isnan().all()
     for party in parties[1:]:
         assert torch.equal(embeddings[party.name].isnan().any(1), ~party.test.present)
@@ -313,7 +312,7 @@ def test_each_set_of_parties_is_tested_as_if_the_others_were_away(build_gaps):
     assert server.evaluation.subsets["party_1+party_2+party_3+party_4"]["loss"] == metrics["loss/test"]
     for parties, values in server.evaluation.subsets.items():
         away = set(server.roster.names) - set(parties.split("+"))
-        predictions_MC = predict(server.joint, away)
+        predictions_MC = server.joint.without(away).predictions()
         assert server.trainer.task.metrics(predictions_MC, server.joint.samples.values).items() <= values.items()
         assert metrics[f"accuracy_of/{parties}"] == values["accuracy"]
     assert server.summary()["subsets"] == server.evaluation.subsets

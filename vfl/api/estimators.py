@@ -251,7 +251,7 @@ class _Vertical(BaseEstimator):
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
         check_is_fitted(self, "run_")
         from vfl.predict.predict import check_word, predict_new_rows
-        from vfl.predict.trained_run import load_trained
+        from vfl.predict.trained_run import open_federation
 
         when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
         check_word("missing_parties", when)
@@ -265,7 +265,7 @@ class _Vertical(BaseEstimator):
         first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
         if len(first.keys) == 0:
             raise ConfigError("X: holds no row")
-        self._trained = getattr(self, "_trained", None) or load_trained(self.run_.folder)
+        self._trained = getattr(self, "_trained", None) or open_federation(self.run_.folder, with_data=True)
         with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
             paths = write_new(Path(folder), owners)
             try:
@@ -356,7 +356,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         placeholder that the head learned with ``training.party_dropout``, or zeros; refuse and None replace none.
         """
         found_NC = self._predicted(X, missing_parties).astype(np.float64)
-        task = self._trained.server.trainer.task
+        task = self._trained.joint.task
         found_NC = found_NC[:, [task.names.index(str(code)) for code in range(len(self.classes_))]]
         return found_NC / found_NC.sum(axis=1, keepdims=True)
 

@@ -32,7 +32,7 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.config.presets import table_settings
-from vfl.core.joint_model import SplitModel
+from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Task
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
@@ -40,7 +40,6 @@ from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
-from vfl.predict.predict import predict
 from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
 
 JOINED = "joined"
@@ -152,9 +151,9 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     perceptron = train_on(
         single_party_config(config, source, JOINED), folder / "perceptron", everything, source, console
     )
-    answers = ask(lvfl.server.joint)
+    answers = ask(lvfl.joint)
     in_the_open = {
-        "perceptron": predict(perceptron.server.joint),
+        "perceptron": perceptron.joint.predictions(),
         "boosting": _boosted(everything, answers.task, config.seed),
     }
     columns = {owner: source.column_names(owner) for owner in source.parties}
@@ -172,12 +171,11 @@ class JointAnswers(NamedTuple):
     importance: dict[str, ColumnImportance]
 
 
-def ask(joint: SplitModel) -> JointAnswers:
+def ask(joint: JointModel) -> JointAnswers:
     """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
     names = joint.roster.names
-    without = {name: predict(joint, [name]) for name in names}
-    task, labels_M = joint.trainer.task, joint.samples.values
-    return JointAnswers(task, labels_M, predict(joint), without, column_importance(joint))
+    without = {name: joint.without([name]).predictions() for name in names}
+    return JointAnswers(joint.task, joint.samples.values, joint.predictions(), without, column_importance(joint))
 
 
 def predicted_alone(
@@ -185,9 +183,7 @@ def predicted_alone(
 ) -> Tensor:
     """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples."""
     split = single_party_split(own, Split((own,), labels))
-    return predict(
-        train_on(single_party_config(config, source, own.party), folder, split, source, console).server.joint
-    )
+    return train_on(single_party_config(config, source, own.party), folder, split, source, console).joint.predictions()
 
 
 def comparison_of(

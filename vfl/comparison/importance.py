@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vfl.base.estimates import auc
 from vfl.base.metrics import LOWER_IS_BETTER
-from vfl.core.joint_model import SplitModel
+from vfl.core.joint_model import JointModel
 from vfl.core.parties import PartyProxy
 from vfl.core.tasks import Task
 from vfl.messages.control import MOST_DRAWS, ColumnCount, ColumnImportance, Permuted
@@ -25,14 +25,14 @@ ENOUGH_ROWS = 20_000
 """Permuted rows of a column, over its draws, that are enough: large tables have one draw."""
 
 
-def column_importance(joint: SplitModel) -> dict[str, ColumnImportance]:
+def column_importance(joint: JointModel) -> dict[str, ColumnImportance]:
     """Return the importance of all columns by party, and tell each party its own.
 
     Raises PeerLost for a party that does not answer, or has not agreed (``network.consent.importance``).
     """
     spans = [*joint.batches()]
     there = [joint.embeddings(*span) for span in spans]
-    labels_M, task = joint.samples.values, joint.trainer.task
+    labels_M, task = joint.samples.values, joint.task
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
     draws = min(MOST_DRAWS, max(1, ENOUGH_ROWS // len(labels_M)))
 

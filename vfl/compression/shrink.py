@@ -55,6 +55,13 @@ def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Para
     return replaced
 
 
+def take_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a dense model the shapes of a pruned one's weights, which it can then load."""
+    own = model.state_dict()
+    narrower = {name: each.shape for name, each in weights.items() if name in own and each.shape != own[name].shape}
+    shrink_model(model, {name: torch.zeros(shape, dtype=torch.int64) for name, shape in narrower.items()})
+
+
 def check_optimizer(optimizer: PrunableOptimizer, model: nn.Module, positions: Positions) -> None:
     """Raise ValueError unless the optimizer holds trainable parameters of the model and its state can be carried.
 

@@ -23,8 +23,9 @@ from vfl.core.feature_models import (
     check_trains,
     normalises_by_batch,
 )
-from vfl.core.head import HeadTrainer
-from vfl.core.joint_model import SplitModel
+from vfl.core.finished_party import FinishedParty
+from vfl.core.head import Head, HeadTrainer
+from vfl.core.joint_model import JointModel
 from vfl.core.label_protocol import (
     HeadReplica,
     PartyProtocol,
@@ -45,7 +46,8 @@ from vfl.core.team import OneProcess
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.models.features import Features, ModelSpec
-from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
+from vfl.models.mlp import MLP, PLACEHOLDER, MemberHeads, PlaceholderMLP
+from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.runtime import Runtime
 
@@ -102,23 +104,31 @@ def build_head_server(
     Raises ConfigError if epsilon of the configured noise cannot be computed.
     """
     check_installed(config)
-    joint = build_joint_model(roster, train, test, config, runtime, given)
+    trainer = build_head(config, train.task, runtime, train.presence(config), given)
+    joint = JointModel(roster, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
-    exchanges = Exchanges(roster, joint.trainer, protocol, train.labels_N, train.presence(config), config)
+    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, train.presence(config), config)
     return HeadServer(exchanges, joint, train.digest(test), on_exchange)
 
 
 def build_joint_model(
-    roster: Parties,
-    train: TrainingLabels,
-    samples: Labels,
-    config: ExperimentConfig,
-    runtime: Runtime,
-    given: GivenModules | None = None,
-) -> SplitModel:
-    """Build the joint model of a roster's parties and the head, to be evaluated on some samples."""
-    trainer = build_head(config, train.task, runtime, train.presence(config), given)
-    return SplitModel(roster, trainer, config, samples)
+    links: Mapping[str, PartyLink], task: Task, samples: Labels, config: ExperimentConfig, runtime: Runtime, own: State
+) -> JointModel:
+    """Build the joint model of the parties behind ``links`` and the head in the server's ``own`` state of a run.
+
+    It is asked for the embeddings of ``samples``; parties without a link are absent.
+    """
+    weights = own["head"]["weights"]
+    placeholders = any(name.rpartition(".")[2] == PLACEHOLDER for name in weights)
+    head = Head(build_head_model(config, task, placeholders=placeholders), task, runtime)
+    head.head.load_state_dict(weights)
+    head.head.eval()
+    compressor = build_compressor(config.wire)
+    receivers = [
+        EmbeddingReceiver(name, feature_config(config, name).embedding_size, compressor) for name in config.parties
+    ]
+    roster = Parties([PartyProxy(receiver, links.get(receiver.sender), None) for receiver in receivers])
+    return JointModel(roster, head, config, samples)
 
 
 def build_roster(
@@ -149,13 +159,7 @@ def build_party(
     ``secret``, if given, is the key of its noise.
     """
     settings, given = feature_config(config, name), given or GivenModules()
-    with seeded(config.seed, "init", owner=name):
-        model = given.models.get(name)
-        if model is None:
-            model = build_feature_model(
-                settings.kind, model_spec(settings, data.preparation.features, config.models.members)
-            )
-        check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+    model = build_dense_model(name, data, config, given)
     if config.privacy.embeddings == "gaussian" and not settings.batch_norm and normalises_by_batch(model):
         raise ConfigError(f"models: {name}'s model has BatchNorm, which epsilon must count; set its batch_norm to true")
     pair = data.train.held_rows()[:2]
@@ -170,6 +174,29 @@ def build_party(
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
 
 
+def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, runtime: Runtime) -> FinishedParty:
+    """Build a party that answers on its prepared samples, to load a finished model."""
+    receiver = EmbeddingReceiver(name, feature_config(config, name).embedding_size, build_compressor(config.wire))
+    sender = EmbeddingSender(receiver, exact=loses_nothing(config.wire))
+    defence = party_defence(config.privacy, shared_secret(config, name))
+    return FinishedParty(name, build_dense_model(name, data, config), data, sender, config, runtime, defence)
+
+
+def build_dense_model(
+    name: str, data: Prepared, config: ExperimentConfig, given: GivenModules | None = None
+) -> nn.Module:
+    """Return a party's feature model as training begins with it, or the one that is given."""
+    settings = feature_config(config, name)
+    with seeded(config.seed, "init", owner=name):
+        model = given.models.get(name) if given else None
+        if model is None:
+            model = build_feature_model(
+                settings.kind, model_spec(settings, data.preparation.features, config.models.members)
+            )
+        check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+    return model
+
+
 def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
     """Return the key of an owner's noise if all are in one process, or the owner has set ``noise_seed``."""
     seed = config.privacy.noise_seed
@@ -181,12 +208,17 @@ def build_head(
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given = given or GivenModules()
-    widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
-    perceptron = MLP if presence.whole else PlaceholderMLP
-    with seeded(config.seed, "init", owner="head"):
-        own = (perceptron(sum(widths) // members, config.models.head.hidden, task.outputs) for _ in range(members))
-        head = given.head or (next(own) if members == 1 else MemberHeads([*own], widths))
+    head = given.head or build_head_model(config, task, placeholders=not presence.whole)
     return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
+
+
+def build_head_model(config: ExperimentConfig, task: Task, *, placeholders: bool) -> nn.Module:
+    """Return the head's perceptrons, as training begins with them."""
+    widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
+    perceptron = PlaceholderMLP if placeholders else MLP
+    with seeded(config.seed, "init", owner="head"):
+        own = [perceptron(sum(widths) // members, config.models.head.hidden, task.outputs) for _ in range(members)]
+        return own[0] if members == 1 else MemberHeads(own, widths)
 
 
 def macs_of_head(config: ExperimentConfig) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from vfl.base.subsets import AND, subsets_of
-from vfl.core.joint_model import SplitModel
+from vfl.core.joint_model import JointModel
 from vfl.data.drift import Histograms
 from vfl.messages.control import EvaluatedModel
 from vfl.runs.checkpoint import State
@@ -14,7 +14,7 @@ from vfl.runs.loop import Metrics
 class Evaluation:
     """Tests the joint model, and keeps the results of the parties' present models."""
 
-    joint: SplitModel
+    joint: JointModel
     tested: Metrics | None = field(default=None, init=False)
     """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
@@ -28,7 +28,7 @@ class Evaluation:
     @property
     def metric(self) -> str:
         """The metric by which models are compared."""
-        return self.joint.trainer.task.metric
+        return self.joint.task.metric
 
     def test(self) -> Metrics:
         """Return metrics and mean loss on all test samples, with the parties' finished models.
@@ -69,7 +69,7 @@ class Evaluation:
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
         tests = dict(zip(sets, self.joint.measure(model, sets), strict=True))
         if name == "test":
-            self.scores = Histograms(*self.joint.trainer.task.as_columns(tests[everyone].predictions_NC))
+            self.scores = Histograms(*self.joint.task.as_columns(tests[everyone].predictions_NC))
         measured = {names: each.metrics for names, each in tests.items()}
         tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
         if len(sets) == 1:

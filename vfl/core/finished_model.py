@@ -41,11 +41,12 @@ class EvaluatedModels:
 
     model: nn.Module
     """The party's model in training."""
-    pruner: Pruner
     train: Samples
     """The party's prepared training samples."""
     config: ExperimentConfig
     runtime: Runtime
+    pruner: Pruner | None = field(default=None, init=False)
+    """The pruner of the model; None of a party that does not train, which is asked for no pruned model."""
     macs: int = field(default=0, init=False)
     """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
     _finished: Evaluated | None = field(default=None, init=False)
@@ -138,10 +139,13 @@ class EvaluatedModels:
     def _prune_copy(self, alpha: float) -> nn.Module:
         # Together, so that the copied pruner prunes the copied model and not the party's.
         model, pruner = copy.deepcopy((self.model, self.pruner))
+        assert pruner is not None, "only a training tests a pruning"
         pruner.prune_to(alpha)
         return model
 
     def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
+        if self.pruner is None:  # nobody asks for the costs of one that does not train
+            return
         sample = model, tuple(tensor.shape[1:] for tensor in inputs)
         if sample not in self._sample_macs:
             self._sample_macs[sample] = count_macs(model, *inputs)

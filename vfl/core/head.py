@@ -1,4 +1,4 @@
-"""The head model's training step, which the server takes and parties that hold the labels replay.
+"""The head model, and its training step, which the server takes and parties that hold the labels replay.
 
 Shapes: B batch, D width of one embedding, P width of all embeddings together (the representation Phi), C classes.
 """
@@ -21,8 +21,26 @@ from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state,
 from vfl.runs.runtime import Runtime
 
 
-class HeadTrainer:
-    """A head model theta_0 with its optimizer, and everything else that decides its next steps."""
+class Head:
+    """A head model theta_0 on its device, and the task that gives its outputs a meaning."""
+
+    def __init__(self, head: nn.Module, task: Task, runtime: Runtime) -> None:
+        self.head = runtime.place(head)
+        self.task = task
+        self.runtime = runtime
+
+    @cached_property
+    def missing(self) -> float:
+        """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
+        return math.nan if has_placeholders(self.head) else 0.0
+
+    def forward(self, representation_BP: Tensor) -> Tensor:
+        """Return the outputs [B, C] of all embeddings."""
+        return self.runtime.forward(self.head, representation_BP)
+
+
+class HeadTrainer(Head):
+    """A head model with its optimizer, and everything else that decides its next steps."""
 
     def __init__(
         self,
@@ -32,17 +50,10 @@ class HeadTrainer:
         runtime: Runtime,
         optimizer: MakeOptimizer | None = None,
     ) -> None:
-        self.head = runtime.place(head)
-        self.task = task
-        self.runtime = runtime
+        super().__init__(head, task, runtime)
         self.config = config
         self.optimizer = build_optimizer(self.head, config, optimizer)
         self._round, self._steps = 0, 1
-
-    @cached_property
-    def missing(self) -> float:
-        """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
-        return math.nan if has_placeholders(self.head) else 0.0
 
     def start_round(self, round_index: int, steps: int) -> None:
         """Begin a round of ``steps`` exchanges."""
@@ -54,7 +65,7 @@ class HeadTrainer:
 
     def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Return the task's loss."""
-        return self.task.loss(self.runtime.forward(self.head, representation_BP), labels_B)
+        return self.task.loss(self.forward(representation_BP), labels_B)
 
     def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""

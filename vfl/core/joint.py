@@ -15,7 +15,7 @@ from vfl.runs.optim import build_optimizer
 from vfl.runs.runtime import Runtime
 
 
-class JointModel(nn.Module):
+class PlainModel(nn.Module):
     """All feature models and the head as one module: [B, ...] per party -> outputs."""
 
     def __init__(self, features: Sequence[nn.Module], head: nn.Module) -> None:
@@ -37,7 +37,7 @@ class JointTrainer:
     ) -> None:
         self.task = task
         self.runtime = runtime
-        self.model = runtime.place(JointModel(features, head))
+        self.model = runtime.place(PlainModel(features, head))
         self.optimizer = build_optimizer(self.model, config)
 
     def step(self, images: Sequence[Tensor], labels_N: Tensor, rows_B: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""All parties' models and the head as one model, for evaluation and prediction; `Exchanges` train it.
+"""The joint model: all parties' finished models and the head, wherever the parties are. `Exchanges` train it.
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 from vfl.base.errors import Diverged
 from vfl.config import ExperimentConfig
 from vfl.core.embeddings import decode_finite
-from vfl.core.head import HeadTrainer
+from vfl.core.head import Head
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.presence import RowMask
 from vfl.core.row_by_row import each_alone
-from vfl.core.tasks import Tested, measure
+from vfl.core.tasks import Task, Tested, measure
 from vfl.data.files import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
 from vfl.messages.messages import Kind, Message, PartKind
@@ -27,22 +27,41 @@ MOST_TESTED = 1e6
 
 
 @dataclass(frozen=True, eq=False)
-class SplitModel:
-    """A split model and the samples that it is evaluated on: the test samples, or others in their place.
+class JointModel:
+    """A joint model and the samples that it is evaluated on: the test samples, or others in their place.
 
     Args:
-        roster: the parties.
-        trainer: the head model.
+        roster: the parties; absent ones are not asked.
+        head: the head model.
         config: the experiment.
         samples: their labels [M], and the parties that have a row for them.
     """
 
     roster: Parties
-    trainer: HeadTrainer
+    head: Head
     config: ExperimentConfig
     samples: Labels
     new: bool = False
     """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
+    instead: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Replacement [D] of a missing embedding, by party; the head's placeholder replaces those of others."""
+
+    @property
+    def task(self) -> Task:
+        """The meaning of the outputs."""
+        return self.head.task
+
+    def without(self, away: Collection[str]) -> "JointModel":
+        """Return the joint model without asking some parties: their embeddings are missing."""
+        parties = [
+            PartyProxy(party.receiver, None, party.ledger) if party.name in away else party for party in self.roster
+        ]
+        return replace(self, roster=Parties(parties, self.roster.ledger))
+
+    def predictions(self) -> Tensor:
+        """Return the predictions [M, C] of the samples; for classes their probabilities."""
+        batches = [self.outputs(self.embeddings(start, stop)) for start, stop in self.batches()]
+        return torch.cat([self.task.predictions(outputs_BC).cpu() for outputs_BC in batches])
 
     def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Tested]:
         """Return metrics and predictions of all samples for each set of parties, as if the others were absent."""
@@ -52,8 +71,8 @@ class SplitModel:
             away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
             for names, batches in zip(sets, outputs, strict=True):
                 batches.append(self.outputs(away | {party: there[party] for party in names}))
-        labels_M = self.samples.values.to(self.trainer.runtime.device)
-        return [measure(self.trainer.task, batches, labels_M) for batches in outputs]
+        labels_M = self.samples.values.to(self.head.runtime.device)
+        return [measure(self.task, batches, labels_M) for batches in outputs]
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yield first row and end of the batches in which samples are evaluated."""
@@ -61,25 +80,26 @@ class SplitModel:
         for start in range(0, samples, size):
             yield start, min(start + size, samples)
 
-    def embeddings(
-        self, start: int, stop: int, away: Collection[str] = (), model: EvaluatedModel = "finished"
-    ) -> dict[str, Tensor]:
+    def embeddings(self, start: int, stop: int, model: EvaluatedModel = "finished") -> dict[str, Tensor]:
         """Request the embeddings [B, D] of the samples ``start`` to ``stop``; return all parties' by name.
 
-        The embeddings of absent parties and of those in ``away``, and of samples without a party's row, are missing
-        values.
+        The embeddings of absent parties, and of samples without a party's row, are missing values or what is
+        ``instead``.
         """
         request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
-        asked = [party.ask(request) for party in self.roster if party.name not in away]
+        asked = [party.ask(request) for party in self.roster]
         shares = self.shares(start, stop)
-        came = {
-            each.party.name: each.read(partial(self._decode, each.party, shares[each.party.name])) for each in asked
-        }
         embeddings: dict[str, Tensor] = {}
-        for party in self.roster:
-            embedding_BD = came.get(party.name)
-            gap = embedding_BD is None
-            embeddings[party.name] = self.missing(stop - start, party.receiver.width) if gap else embedding_BD
+        for each in asked:
+            party = each.party
+            share = shares[party.name]
+            embedding_BD = each.read(partial(self._decode, party, share))
+            here_B1 = share.present_B[:, None] & (embedding_BD is not None)
+            if embedding_BD is None:
+                embedding_BD = self.missing(stop - start, party.receiver.width)
+            if party.name in self.instead:
+                embedding_BD = torch.where(here_B1, embedding_BD, self.instead[party.name])
+            embeddings[party.name] = embedding_BD
         return embeddings
 
     def permuted(self, party: PartyProxy, start: int, stop: int, permuted: Permuted) -> Tensor:
@@ -99,7 +119,7 @@ class SplitModel:
 
     def missing(self, samples: int, width: int) -> Tensor:
         """Return [B, D] of values for missing embeddings."""
-        return torch.full((samples, width), self.trainer.missing)
+        return torch.full((samples, width), self.head.missing)
 
     def mean_embeddings(self, names: Collection[str]) -> dict[str, Tensor]:
         """Request the means [D] of the parties' embeddings of all training samples; return them by name.
@@ -114,13 +134,12 @@ class SplitModel:
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
         representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
-        runtime = self.trainer.runtime
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:
-            return runtime.forward(self.trainer.head, *inputs)
+            return self.head.forward(*inputs)
 
         with torch.inference_mode():
-            inputs = [representation_BP.to(runtime.device)]
+            inputs = [representation_BP.to(self.head.runtime.device)]
             return each_alone(compute, inputs) if self.new else compute(inputs)
 
     def _decode(self, party: PartyProxy, share: RowMask, reply: Message) -> Tensor:
@@ -131,4 +150,4 @@ class SplitModel:
         embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
         if embedding_nD.abs().max() > MOST_TESTED:
             raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
-        return share.spread(embedding_nD, self.trainer.missing)
+        return share.spread(embedding_nD, self.head.missing)

@@ -1,6 +1,6 @@
 """All parties in one process: their links, and building an experiment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Semaphore
@@ -8,11 +8,14 @@ from typing import NoReturn
 
 import torch
 
+from vfl.base.digest import combined_digest, weights_digest
 from vfl.config import ExperimentConfig
 from vfl.core.build import GivenModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
+from vfl.core.finished_party import FinishedParty
+from vfl.core.joint_model import JointModel
 from vfl.core.link import PartyLink, done
 from vfl.core.party import FeatureParty
-from vfl.core.server import HeadServer
+from vfl.core.server import OWNER, HeadServer
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
 from vfl.messages.messages import Message
@@ -23,7 +26,7 @@ from vfl.runs.runtime import Runtime, use_threads_for
 class LocalLink(PartyLink):
     """A party in the same process: gets the messages directly, with tensors encoded as for a network."""
 
-    def __init__(self, party: FeatureParty, samples: Samples | None = None) -> None:
+    def __init__(self, party: FinishedParty, samples: Samples | None = None) -> None:
         self.party = party
         self.name = party.name
         self.samples = samples
@@ -39,7 +42,7 @@ class LocalLink(PartyLink):
 
     def save(self) -> "Future[State]":
         """Return the party's whole state."""
-        return done(self.party.state_dict())
+        return done(self._trained.state_dict())
 
     def load(self, state: State) -> "Future[None]":
         """Restore the party's whole state. Raises ValueError if the state was kept by a party's own process."""
@@ -47,13 +50,18 @@ class LocalLink(PartyLink):
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
-        return done(self.party.load_state_dict(state))
+        return done(self._trained.load_state_dict(state))
+
+    @property
+    def _trained(self) -> FeatureParty:
+        assert isinstance(self.party, FeatureParty), "only a training saves and resumes"
+        return self.party
 
 
 class ConcurrentLink(LocalLink):
     """A party in the same process that computes in its own thread, as soon as a place is free."""
 
-    def __init__(self, party: FeatureParty, places: Semaphore) -> None:
+    def __init__(self, party: FinishedParty, places: Semaphore) -> None:
         super().__init__(party)
         self.places = places
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
@@ -72,14 +80,32 @@ class ConcurrentLink(LocalLink):
 
 
 @dataclass(frozen=True, eq=False)
-class InProcess:
-    """An experiment with all its parties in this process."""
+class LocalFederation:
+    """All parties of an experiment in this process, and their joint model."""
 
-    server: HeadServer
-    parties: list[FeatureParty]
+    joint: JointModel
+    parties: Sequence[FinishedParty]
     source: Source
     split: Split
     """All raw samples; random ones of the same form if a run is loaded without its data."""
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the head with the parties' weights, and with their finished models."""
+        head = {OWNER: weights_digest(self.joint.head.head.state_dict())}
+        weights = {party.name: weights_digest(party.model.state_dict()) for party in self.parties}
+        finished = {party.name: party.evaluated.digest() for party in self.parties}
+        return {
+            "model_digest": combined_digest(head | weights),
+            "finished_model_digest": combined_digest(head | finished),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class InProcess(LocalFederation):
+    """A federation that trains: its parties take steps, and the server has the joint model's head."""
+
+    parties: Sequence[FeatureParty]
+    server: HeadServer
 
 
 def build_in_process(
@@ -103,10 +129,10 @@ def build_in_process(
     use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
     roster = build_roster(links_to(parties, config), labels, config)
     server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
-    return InProcess(server, parties, source, split)
+    return InProcess(server.joint, parties, source, split, server)
 
 
-def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
+def links_to(parties: Sequence[FinishedParty], config: ExperimentConfig) -> dict[str, LocalLink]:
     """Return the links to this process's parties by name, and set the number of threads of each party at once."""
     if config.parties_at_once == 1:
         return {party.name: LocalLink(party) for party in parties}

@@ -25,7 +25,8 @@ class PartyProxy:
     receiver: EmbeddingReceiver
     link: PartyLink | None
     """None while the party is absent; it is then not asked."""
-    ledger: Ledger
+    ledger: Ledger | None
+    """None: nothing is booked."""
     saved_digest: str = field(default="", init=False)
     """Digest of the party's last checkpoint, if it keeps its own."""
 
@@ -47,7 +48,7 @@ class PartyProxy:
     def ask(self, request: Message) -> "PendingReply":
         """Send the party a message, and record it."""
         reply = self.attempt(lambda link: link.send(request))
-        if reply is not None:
+        if reply is not None and self.ledger is not None:
             self.ledger.record(self.name, "downlink", request)
         return PendingReply(self, reply)
 
@@ -103,7 +104,8 @@ class PendingReply:
 
         def parse_and_book(message: Message) -> T:
             parsed = parse(message)
-            self.party.ledger.record(self.party.name, "uplink", message)
+            if self.party.ledger is not None:
+                self.party.ledger.record(self.party.name, "uplink", message)
             return parsed
 
         return self.party.attempt(lambda link: read(link, reply, parse_and_book))
@@ -118,7 +120,8 @@ class Parties:
     """All parties, in the order in which their embeddings are concatenated."""
 
     parties: Sequence[PartyProxy]
-    ledger: Ledger
+    ledger: Ledger | None = None
+    """Record of the training's messages; None of a joint model that is not trained."""
 
     def __iter__(self) -> Iterator[PartyProxy]:
         """Iterate over all parties, including absent ones."""

@@ -1,4 +1,4 @@
-"""A feature party: one owner's features and feature model, driven by the head server's messages.
+"""A feature party: a finished party that also trains, driven by the head server's messages.
 
 Shapes: B batch, D embedding width, n the samples of a batch in which the party takes part.
 """
@@ -7,12 +7,10 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import check_same_data, weights_digest
 from vfl.base.macs import count_macs, count_parameters
-from vfl.base.random import generator
 from vfl.compression.pruning import psi
 from vfl.compression.unprunable import build_pruner
 from vfl.config import ExperimentConfig
@@ -22,8 +20,8 @@ from vfl.core.batch_statistics import embed_still
 from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.meter import RoundMeter
 from vfl.core.costs.prices import model_costs
-from vfl.core.embeddings import EmbeddingSender, encode_as
-from vfl.core.finished_model import EvaluatedModels
+from vfl.core.embeddings import EmbeddingSender
+from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy.defences import NoDefence
@@ -32,16 +30,12 @@ from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.messages.control import (
     AskedRatios,
-    ColumnCount,
-    ColumnImportance,
     Description,
-    Permuted,
     RoundReport,
     RoundStart,
-    SampleRange,
     fixed_seconds,
 )
-from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -54,11 +48,10 @@ SECTION = "party"
 """A party's section of its own checkpoint."""
 
 
-class FeatureParty:
+class FeatureParty(FinishedParty):
     """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
 
-    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes, ``defence`` is
-    its defence against leakage.
+    ``model`` is dense. ``team`` are the party's processes.
     """
 
     def __init__(
@@ -74,17 +67,8 @@ class FeatureParty:
         defence: NoDefence = NoDefence(),  # noqa: B008 - without state
         optimizer: MakeOptimizer | None = None,
     ) -> None:
-        self.name = name
-        self.model = runtime.place(model)
-        self.preparation = data.preparation
-        self.train = data.train
-        self.test = data.test
-        self.data = data
+        super().__init__(name, model, data, sender, config, runtime, defence)
         self.protocol = protocol
-        self.sender = sender
-        self.config = config
-        self.runtime = runtime
-        self.defence = defence
         self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or OneProcess())
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
@@ -94,12 +78,11 @@ class FeatureParty:
         self.pruner = build_pruner(self.model, self.example, ratios.pruning, planned, shrunk)
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training, len(data.train))
-        self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
+        self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
         """The images that training sees in the place of the party's own."""
         self.may_rest = config.training.party_dropout > 0
         """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
-        self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         """Rows in which the party takes part, for each exchange of the present round."""
@@ -108,45 +91,23 @@ class FeatureParty:
         self.meter = RoundMeter(runtime)
         """Counts the computation of the present round."""
 
-    def handle(self, request: Message, samples: Samples | None = None) -> Message:
-        """Answer a message, which must be due (``vfl/core/round_orders.py``).
-
-        ``samples``: prepared ones to evaluate instead of the test samples. Raises ValueError for a message that cannot
-        be carried out.
-        """
-        parts: tuple[Part, ...] = ()
+    def answer(self, request: Message, samples: Samples) -> tuple[Part, ...]:
+        """Return the parts of the reply to a message; what is not of training is answered as by a finished party."""
         match request.kind:
             case Kind.START_ROUND:
                 self.start_round(request)
+                return ()
             case Kind.EMBED | Kind.UPDATE:
                 with self.meter.training():
-                    parts = self.exchange(request)
+                    return self.exchange(request)
             case Kind.END_ROUND:
-                parts = (self.end_round(request).part(),)
-            case Kind.EVALUATE:
-                looked_at = self.test if samples is None else samples
-                parts = (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), looked_at)),)
-            case Kind.MEAN:
-                mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
-                parts = (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
-            case _:
-                parts = self.tell(request)
-        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
-
-    def tell(self, request: Message) -> tuple[Part, ...]:
-        """Answer a question about the model or its columns."""
-        columns = len(self.preparation.places)
-        match request.kind:
+                return (self.end_round(request).part(),)
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
             case Kind.MODEL_COSTS:
                 return (model_costs(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
-            case Kind.COLUMNS:
-                return (ColumnCount(columns=columns).part(),)
-            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == columns:  # the owner's process notes it
-                return ()
             case _:
-                raise MessageError(f"{self.name} cannot answer {request.kind.name}")
+                return super().answer(request, samples)
 
     def start_round(self, message: Message) -> None:
         """Set the round's ratios (and head), and derive the order of its batches."""
@@ -260,46 +221,6 @@ class FeatureParty:
             head_drift=self.protocol.drift(),
         )
 
-    def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
-        """Return the frame of the embeddings of a range of samples by one of the party's models."""
-        if not wanted.start < wanted.stop <= len(samples):
-            raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
-        rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
-        if samples is not self.test:
-            if wanted.permuted:
-                raise MessageError("a column is permuted among test samples alone")
-            return self.embed_new(samples, rows_n)
-        if len(rows_n) == 0:
-            return b""
-        inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
-        alone = self.defence.embeds_alone
-        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
-
-    def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
-        """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
-
-        A row's embedding does not depend on the rows beside it.
-        """
-        if len(rows_n) == 0:
-            return b""
-        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n)))
-
-    def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
-        """Return the model's inputs for some test rows, with the values of one column permuted among all of them.
-
-        The permutation follows from the experiment's seed, so that processes answer as one process.
-        """
-        if wanted.column >= len(self.preparation.places):
-            raise MessageError(f"{self.name} has no column {wanted.column}")
-        held = self.test.held_rows()
-        stream = generator(self.config.seed, "permuted_column", wanted.draw, f"{self.name} {wanted.column}")
-        instead_M = torch.arange(len(self.test))
-        instead_M[held] = held[torch.randperm(len(held), generator=stream)]
-        places = list(self.preparation.places[wanted.column])
-        features_n = self.test.features[rows_n].clone()
-        features_n[:, places] = self.test.features[instead_M[rows_n]][:, places]
-        return (self.runtime.batch(features_n, torch.arange(len(rows_n))),)
-
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
         return Description(
@@ -309,10 +230,6 @@ class FeatureParty:
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
         )
-
-    def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
-        """Return the model's inputs for some rows."""
-        return tuple(self.runtime.batch(tensor, rows_B) for tensor in samples.inputs)
 
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""
@@ -342,30 +259,16 @@ class FeatureParty:
 
     def load_finished(self, state: State) -> None:
         """Load the finished model of a state and its preparation of samples, with any data."""
-        self.preparation.load_state_dict(state["preparation"])
-        self.beta = float(state["beta"])
-        # Structure first: the weights and momenta of a pruned model fit no dense one.
-        self.pruner.load_state_dict(state["pruner"], self.optimizer)
-        self.model.load_state_dict(state["model"])
-        self.evaluated.load_state_dict(state["evaluated"])
+        super().load_finished(state)
         self.macs = count_macs(self.model, *self.example)
+
+    def _restore_shapes(self, state: State) -> None:
+        self.pruner.load_state_dict(state["pruner"], self.optimizer)
 
     def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
         self.meter.forward(self.macs, len(inputs[0]))
         embedding_nD, used = self.passes.embed(inputs, weights)
         return ForwardPass(self.defence.conceal(embedding_nD), used)
-
-    def _evaluation(self, embedding_nD: Tensor) -> bytes:
-        embedding_nD = self.defence.conceal_each(embedding_nD.cpu())
-        if self.config.evaluation.sparsified:
-            embedding_nD = self.sender.as_received(embedding_nD, self.beta)
-        # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.
-        largest = torch.finfo(getattr(torch, self.config.wire.values)).max
-        embedding_nD = embedding_nD.where(embedding_nD.isinf(), embedding_nD.clamp(-largest, largest))
-        return self._encoded(embedding_nD, "embedding")
-
-    def _encoded(self, tensor: Tensor, what: str) -> bytes:
-        return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]

@@ -20,7 +20,7 @@ from vfl.core.costs.reports import Reports
 from vfl.core.costs.schedule import Ratios
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
-from vfl.core.joint_model import SplitModel
+from vfl.core.joint_model import JointModel
 from vfl.core.privacy.epsilon import guarantees
 from vfl.core.tasks import task_state
 from vfl.messages.control import Description, RoundStart
@@ -45,11 +45,12 @@ class HeadServer:
     def __init__(
         self,
         exchanges: Exchanges,
-        joint: SplitModel,
+        joint: JointModel,
         labels_digest: str,
         on_exchange: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.exchanges, self.on_exchange = exchanges, on_exchange
+        assert exchanges.roster.ledger is not None, "a training books its messages"
         self.roster, self.ledger = exchanges.roster, exchanges.roster.ledger
         self.trainer, self.config = exchanges.trainer, exchanges.config
         config = self.config

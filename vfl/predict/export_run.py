@@ -21,13 +21,13 @@ from vfl.base.digest import weights_digest
 from vfl.base.macs import count_macs, count_parameters
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.core.export_model import TOLERANCE, Exported, export_model
-from vfl.core.local import InProcess
+from vfl.core.local import LocalFederation
 from vfl.core.party import FeatureParty
 from vfl.core.tasks import Classification, Regression, Task
 from vfl.data.samples import Samples
 from vfl.data.source import Source
 from vfl.models.mlp import has_placeholders
-from vfl.predict.trained_run import load_finished, load_party
+from vfl.predict.trained_run import load_party, open_federation
 from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
 from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
@@ -55,13 +55,17 @@ class Scores(nn.Module):
 def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     """Export all models of a trained run, or the one of a party's own folder, into a new folder; return the card.
 
-    The folder appears whole or not at all. Raises as ``load_finished`` and ``load_party``, ConfigError for a folder
+    The folder appears whole or not at all. Raises as ``open_federation`` and ``load_party``, ConfigError for a folder
     that exists or cannot be written, ExportMismatch for a model whose exported form has other outputs.
     """
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
     own = load_party(run_dir)
-    write = partial(_export_all, load_finished(run_dir)) if own is None else partial(_export_own, *own)
+    write = (
+        partial(_export_all, open_federation(run_dir, with_data=False, prunable=True))
+        if own is None
+        else partial(_export_own, *own)
+    )
     unfinished = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -79,35 +83,33 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     return card
 
 
-def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
-    server, parties, split = trained.server, trained.parties, trained.split
+def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
+    joint, split = trained.joint, trained.split
+    parties = [party for party in trained.parties if isinstance(party, FeatureParty)]
     models = {
         party.name: _export_party(trained.source, party, held.train, folder)
         for party, held in zip(parties, split.parties, strict=True)
     }
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
-    head, task = server.trainer.head, server.trainer.task
+    config, head, task = joint.config, joint.head.head, joint.task
     models[HEAD] = {
         "placeholders": has_placeholders(head),
         "input": list(representation_BP.shape[1:]),
-        "macs": count_macs(head, representation_BP.to(server.trainer.runtime.device)),
+        "macs": count_macs(head, representation_BP.to(joint.head.runtime.device)),
         "parameters": count_parameters(head),
         **_files(
-            export_model(
-                head if server.config.models.members == 1 else Scores(head, task), (representation_BP,), folder, HEAD
-            )
+            export_model(head if config.models.members == 1 else Scores(head, task), (representation_BP,), folder, HEAD)
         ),
     }
-    summary = server.summary()
     return {
-        **_card(server.config),
-        **{name: summary[name] for name in ("model_digest", "finished_model_digest")},
+        **_card(config),
+        **trained.digests(),
         "classes": list(split.labels.classes),
         "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
         "label": {"mean": task.mean, "std": task.std} if isinstance(task, Regression) else None,
         "checked_samples": len(representation_BP),
         "embeddings_in_order": [party.name for party in parties],
-        "blocks": _blocks(server.config, parties[0]),
+        "blocks": _blocks(config, parties[0]),
         "models": models,
     }
 

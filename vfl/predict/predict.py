@@ -7,7 +7,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,8 @@ from vfl.base.metrics import format_metric, title
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import label_owner
-from vfl.core.joint_model import SplitModel
-from vfl.core.local import InProcess, LocalLink
+from vfl.core.joint_model import JointModel
+from vfl.core.local import LocalFederation, LocalLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.tasks import Task
 from vfl.data.files import LabelData, Labels
@@ -31,7 +31,7 @@ from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, far_cells, prepare_samples
 from vfl.data.split import split_data
-from vfl.predict.trained_run import load_finished, load_run, load_trained
+from vfl.predict.trained_run import load_run, open_federation
 
 Subset = Literal["test", "validation"]
 
@@ -109,51 +109,44 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def predict(joint: SplitModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Return the predictions [N, C] of the samples; for classes their probabilities.
+def with_replacements(
+    joint: JointModel,
+    away: Collection[str],
+    when_absent: WhenAbsent,
+    means: Callable[[Collection[str]], Mapping[str, Tensor]] | None = None,
+) -> JointModel:
+    """Return the joint model that does not ask some parties, with what replaces missing embeddings.
 
-    Parties in ``away`` are not asked. Missing embeddings are replaced by the parties' placeholders, or by a party's
-    vector [D] in ``instead``.
+    ``means`` returns mean embeddings [D] of parties by name; by default the parties themselves are asked.
     """
-    predictions: list[Tensor] = []
-    for start, stop in joint.batches():
-        embeddings = joint.embeddings(start, stop, away)
-        shares = joint.shares(start, stop)
-        for name, value_D in (instead or {}).items():
-            here_B = shares[name].present_B & (name not in away)
-            embeddings[name] = torch.where(here_B[:, None], embeddings[name], value_D)
-        predictions.append(joint.trainer.task.predictions(joint.outputs(embeddings)).cpu())
-    return torch.cat(predictions)
-
-
-def embeddings_instead(joint: SplitModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
-    """Return the replacements [D] of missing embeddings by party, for ``predict``; empty for placeholders."""
     shares = joint.shares(0, len(joint.samples.values))
     lacking = [name for name, share in shares.items() if name in away or not share.whole]
-    if when_absent == "mean":
-        return joint.mean_embeddings(lacking)
-    tell_placeholder(joint, lacking, when_absent)
-    return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
+    instead: Mapping[str, Tensor] = {}
+    match when_absent:
+        case "mean":
+            instead = (means or joint.mean_embeddings)(lacking)
+        case "zeros":
+            instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
+        case "placeholder":
+            tell_placeholder(joint, lacking)
+        case "refuse":
+            pass
+    return replace(joint.without(away), instead=instead)
 
 
-def tell_placeholder(joint: SplitModel, lacking: Sequence[str], when_absent: WhenAbsent) -> None:
+def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:
     """Warn if placeholders shall replace embeddings of some parties, and none was learned."""
-    if when_absent == "placeholder" and lacking and not math.isnan(joint.trainer.missing):
+    if lacking and not math.isnan(joint.head.missing):
         who = ", ".join(lacking)
         what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
-        warnings.warn(f"--when-absent: {what}", stacklevel=3)
-
-
-def zero_embeddings(joint: SplitModel, names: Collection[str]) -> dict[str, Tensor]:
-    """Return zeros [D] for some parties."""
-    return {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in names}
+        warnings.warn(f"--when-absent: {what}", stacklevel=4)
 
 
 def scores_of(
-    joint: SplitModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+    joint: JointModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
     """Return the scores of predictions in the metric of the task."""
-    task = joint.trainer.task
+    task = joint.task
     value = format_metric(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
     return {f"{title(task.metric)}{without}": value}
@@ -172,28 +165,28 @@ def predict_in_process(
     Without ``split`` the samples are those that the run evaluated: the test's or, with ``data.validation_share``,
     validation's. Parties in ``absent`` are not asked; their mean embedding is computed as the server would have stored
     it. Test samples without a party's row are treated as in evaluations. If labels are known, the score with all
-    parties is added for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
+    parties is added for comparison. Raises as ``open_federation``, ``check_absent`` and ``Source.read_samples``.
     """
     # Mean embeddings are of the training rows, and those are not in the run.
-    of_training = when_absent == "mean" or (data is None and not tables)
-    trained = (load_trained if of_training else load_finished)(run_dir)
-    joint, labels = trained.server.joint, trained.split.labels
-    check_absent(absent, [party.name for party in trained.parties], when_absent)
+    opened = open_federation(run_dir, with_data=when_absent == "mean" or (data is None and not tables))
+    joint, labels = opened.joint, opened.split.labels
+    config = joint.config
+    check_absent(absent, config.parties, when_absent)
     if tables:
-        return predict_new_rows(trained, tables, absent, when_absent)
-    if data is None and check_split(trained.server.config, split) != trained.server.config.data.evaluated:
-        joint, labels = _take_test(trained)
+        return predict_new_rows(opened, tables, absent, when_absent)
+    if data is None and check_split(config, split) != config.data.evaluated:
+        joint, labels = _take_test(opened)
     classes, labels_N = labels.classes, labels.test.values
     if data is not None:
-        samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
-        joint = take_samples(trained, samples)
+        samples = opened.source.read_samples(data, opened.split.parties[0].train, len(classes))
+        joint = take_samples(opened, samples)
         labels_N = samples.whole.labels
-    probabilities_NC = predict(joint, absent, embeddings_instead(joint, absent, when_absent))
+    probabilities_NC = with_replacements(joint, absent, when_absent).predictions()
     scores: dict[str, str] = {}
     if labels_N is not None:
         scores = scores_of(joint, probabilities_NC, labels_N, absent, when_absent)
         if absent:
-            (scores["with all parties"],) = scores_of(joint, predict(joint), labels_N, (), when_absent).values()
+            (scores["with all parties"],) = scores_of(joint, joint.predictions(), labels_N, (), when_absent).values()
     return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
 
 
@@ -204,9 +197,9 @@ def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
     return split or config.data.evaluated
 
 
-def _take_test(trained: InProcess) -> tuple[SplitModel, LabelData]:
+def _take_test(trained: LocalFederation) -> tuple[JointModel, LabelData]:
     """Give every party its test samples in place of the validation samples that the run evaluated."""
-    config = trained.server.config
+    config = trained.joint.config
     data = config.data.model_copy(update={"validation_share": 0.0})
     split = split_data(config.model_copy(update={"data": data}))
     test, parts = split.labels.test, tuple(part.test for part in split.parties)
@@ -215,7 +208,7 @@ def _take_test(trained: InProcess) -> tuple[SplitModel, LabelData]:
 
 
 def predict_new_rows(
-    trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
+    trained: LocalFederation, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
     """Predict new rows; the embedding of an owner that is absent or has no row is replaced."""
     names = [party.name for party in trained.parties]
@@ -232,13 +225,13 @@ def predict_new_rows(
         for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
             warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
-    predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
+    predictions_NC = with_replacements(joint, away, when_absent).predictions()
     predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
     return replace(predicted, order=samples.order)
 
 
 def prediction_of(
-    joint: SplitModel,
+    joint: JointModel,
     predictions_NC: Tensor,
     classes: tuple[str, ...],
     labels_N: Tensor | None,
@@ -246,7 +239,7 @@ def prediction_of(
     away: Collection[str],
 ) -> Prediction:
     """Return the predictions of a joint model's samples, with the owners of their rows if the samples have keys."""
-    samples, task = joint.samples, joint.trainer.task
+    samples, task = joint.samples, joint.task
     shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
     owners = {name: share.present_B for name, share in shares.items() if name not in away}
     return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
@@ -293,7 +286,7 @@ def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
     config = load_run(run_dir).config
     if serve or len(config.parties) == 1:
         return {leader_of(config): path}
-    return dict.fromkeys(load_finished(run_dir).source.whose_table(path), path)
+    return dict.fromkeys(open_federation(run_dir, with_data=False).source.whose_table(path), path)
 
 
 def leader_of(config: ExperimentConfig) -> str:
@@ -320,28 +313,23 @@ def check_complete(samples: NewSamples) -> None:
             )
 
 
-def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> SplitModel:
+def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
     """Give every party but those in ``away`` its part of other samples in place of its test samples.
 
     They are prepared as its training samples were. Returns the joint model for these samples.
     """
-    roster = trained.server.roster
-    parts = {party.name: part for party, part in zip(trained.parties, samples.parts, strict=True)}
-    links = {
-        party.name: LocalLink(
-            party, None if party.name in away else prepare_samples(party.preparation, parts[party.name])
-        )
-        for party in trained.parties
-    }
-    asked = [PartyProxy(party.receiver, links[party.name], roster.ledger) for party in roster]
+    joint, asked = trained.joint, list[PartyProxy]()
+    for proxy, party, part in zip(joint.roster, trained.parties, samples.parts, strict=True):
+        prepared = None if party.name in away else prepare_samples(party.preparation, part)
+        asked.append(PartyProxy(proxy.receiver, LocalLink(party, prepared), None))
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
     labels_N = labels_or_zeros(whole.labels, len(whole))
     return replace(
-        trained.server.joint,
-        roster=Parties(asked, roster.ledger),
+        joint,
+        roster=Parties(asked),
         samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
         new=True,
     )

@@ -1,20 +1,23 @@
-"""A trained split model, rebuilt in this process from the last checkpoint of its run."""
+"""A run's joint model, rebuilt in this process from the last checkpoint: to be asked, or to train on."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from vfl.base.digest import check_same_data
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.config.file_kinds import kind_of
-from vfl.core.build import TrainingLabels, build_head_server, build_party, build_roster
-from vfl.core.local import InProcess, build_in_process, links_to
+from vfl.core.build import build_finished_party, build_joint_model, build_party, training_labels
+from vfl.core.finished_party import FinishedParty
+from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
 from vfl.core.party import SECTION, FeatureParty
 from vfl.core.server import OWNER as SERVER
-from vfl.core.tasks import restored_task
+from vfl.core.tasks import Task, restored_task
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
-from vfl.data.source import Source, Split, open_source, stand_in
+from vfl.data.source import Prepared, Source, Split, open_source, prepare_party, split_samples, stand_in
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.runtime import start_runtime
@@ -64,7 +67,7 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
 
 
 def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
-    """Return the experiment with its data as at the end of the run, or after ``done`` rounds.
+    """Return the experiment with its data as at the end of the run, or after ``done`` rounds, to train on.
 
     The models are in evaluation mode. Raises as ``load_run``; ConfigError if other processes keep the parties' models,
     ValueError if the data has changed or is missing.
@@ -77,38 +80,64 @@ def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
     return built
 
 
-def load_finished(run_dir: Path) -> InProcess:
-    """Return the finished models of a run without its data, with random rows instead, to be used on other samples.
+def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -> LocalFederation:
+    """Return the joint model of a run, with all parties' finished models in this process. It cannot train.
 
-    A run of an earlier version needs its data: it did not store the form of new samples. Raises as ``load_trained``.
+    ``with_data``: on the samples that the run evaluated; otherwise nothing is read but the run, and random rows stand
+    in the place of its samples, to be used on others. A run of an earlier version needs its data: it did not store the
+    form of new samples. ``prunable``: its parties are feature parties, whose pruners know the layers. Raises as
+    ``load_trained``.
     """
     config, sections = _whole_run(run_dir)
-    states = {name: sections[name] for name in config.parties}
-    if not all("raw" in state for state in states.values()):
+    states, own = {name: sections[name] for name in config.parties}, sections[SERVER]
+    if not with_data and not all("raw" in state for state in states.values()):
         try:
-            return load_trained(run_dir)
+            return open_federation(run_dir, with_data=True, prunable=prunable)
         except ValueError as error:
             raise ConfigError(
                 f"{run_dir}: was trained by an earlier version and needs its training data: {error}"
             ) from None
-    source, runtime, own = open_source(config), start_runtime(config), sections[SERVER]
-    rows = _rows(config)
-    held = {name: stand_in(source, name, state, rows) for name, state in states.items()}
-    task = restored_task(own["task"])
-    ids = torch.arange(rows)
-    present_NK = torch.ones(rows, len(held), dtype=torch.bool) if own["placeholders"] else None
-    values_N = torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32)
-    train, labels = TrainingLabels(values_N, task, present_NK), Labels(ids, values_N)
-    parties = [build_party(name, prepared, None, config, runtime) for name, (prepared, _) in held.items()]
-    roster = build_roster(links_to(parties, config), train, config)
-    server = build_head_server(roster, train, labels, config, runtime)
-    server.load_finished(own)
-    for party in parties:
-        party.load_finished(states[party.name])
+    source, runtime = open_source(config), start_runtime(config)
+    held, split, task = (_own_data if with_data else _random_data)(config, source, sections)
+    parties: list[FinishedParty] = []
+    for name, data in held.items():
+        party = (
+            build_party(name, data, None, config, runtime)
+            if prunable
+            else build_finished_party(name, data, config, runtime)
+        )
+        party.load_finished(states[name])
         party.model.eval()
-    parts = tuple(PartyData(name, raw, raw.take(torch.arange(0))) for name, (_, raw) in held.items())
-    nothing = labels.take(torch.arange(0))
-    return InProcess(server, parties, source, Split(parts, LabelData(task.names, labels, nothing)))
+        parties.append(party)
+    joint = build_joint_model(links_to(parties, config), task, split.labels.test, config, runtime, own)
+    return LocalFederation(joint, parties, source, split)
+
+
+def _own_data(
+    config: ExperimentConfig, source: Source, sections: Mapping[str, State]
+) -> tuple[dict[str, Prepared], Split, Task]:
+    """Return the samples of a run by party, all raw samples, and the task. Raises ValueError for changed data."""
+    split = split_samples(source)
+    held = {data.party: prepare_party(source, data) for data in split.parties}
+    labels = training_labels(split.labels, config)
+    check_same_data("the labels", sections[SERVER]["data_digest"], labels.digest(split.labels.test))
+    for name, data in held.items():
+        check_same_data(f"{name}'s features", sections[name]["data_digest"], data.digest)
+    return held, split, labels.task
+
+
+def _random_data(
+    config: ExperimentConfig, source: Source, sections: Mapping[str, State]
+) -> tuple[dict[str, Prepared], Split, Task]:
+    """Return random samples of the form of a run's own, and the run's task."""
+    rows = _rows(config)
+    held = {name: stand_in(source, name, sections[name], rows) for name in config.parties}
+    task = restored_task(sections[SERVER]["task"])
+    labels = Labels(torch.arange(rows), torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32))
+    nothing = torch.arange(0)
+    parts = tuple(PartyData(name, raw, raw.take(nothing)) for name, (_, raw) in held.items())
+    split = Split(parts, LabelData(task.names, labels, labels.take(nothing)))
+    return {name: prepared for name, (prepared, _) in held.items()}, split, task
 
 
 def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:

@@ -220,10 +220,9 @@ def _read_manifest(folder: Path, round_index: int) -> dict[str, Fingerprint]:
 
 
 def _read_section(folder: Path, name: str) -> State:
-    tree = json.loads((folder / f"{name}.json").read_bytes())
     # The library maps the file: a clone stays valid whatever happens to it.
     tensors = {key: tensor.clone() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
-    return _unpack(tree, tensors)
+    return _unpack((folder / f"{name}.json").read_bytes(), tensors)
 
 
 def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -254,13 +253,12 @@ def _pack_key(key: Any, path: str) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def _unpack(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _unpack(text: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value of a JSON tree; the inverse of `_pack`."""
-    if isinstance(node, list):
-        return [_unpack(item, tensors) for item in cast("list[Any]", node)]
-    if not isinstance(node, dict):
-        return node
-    tree = cast("dict[str, Any]", node)
-    if _TENSOR in tree:
-        return tensors[tree[_TENSOR]]
-    return {key.removeprefix("$"): _unpack(item, tensors) for key, item in tree.items()}
+
+    def restored(tree: dict[str, Any]) -> Any:
+        if _TENSOR in tree:
+            return tensors[tree[_TENSOR]]
+        return {key.removeprefix("$"): value for key, value in tree.items()}
+
+    return json.loads(text, object_hook=restored)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
-from vfl.predict.predict import predict, predict_in_process, predict_new_rows, take_samples
+from vfl.predict.predict import predict_in_process, predict_new_rows, take_samples
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 
@@ -265,7 +266,7 @@ def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the
     built = build_in_process(config, start_runtime(config))
     built.server.train_round(0)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
-    expected = predict(built.server.joint)
+    expected = built.server.joint.predictions()
     new = built.source.read_tables(paths)
     of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
     rows = torch.tensor([of_id[int(identity)] for identity in built.parties[0].test.ids])
@@ -277,12 +278,12 @@ def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the
         told = predict_new_rows(built, paths | {"airline": tmp_path / "changed.csv"}, (), "zeros")
     assert told.lacking == {"register": FLIGHTS - FLIGHTS // 40 * 35}
     assert [str(each.message).partition("unknown: ")[2] for each in said] == ["2 of column 'carrier'"]
-    predicted = predict(joint)
+    predicted = joint.predictions()
     torch.testing.assert_close(predicted[rows], expected)
     lacking = ~new.present["register"]
     assert int(lacking.sum()) == FLIGHTS - FLIGHTS // 40 * 35
-    assert torch.equal(predicted[lacking], predict(joint, ["register"])[lacking])
-    ones = predict(joint, instead={"register": torch.ones(4)})
+    assert torch.equal(predicted[lacking], joint.without(["register"]).predictions()[lacking])
+    ones = replace(joint, instead={"register": torch.ones(4)}).predictions()
     assert torch.equal(ones[~lacking], predicted[~lacking])
     assert not torch.equal(ones[lacking], predicted[lacking])
 
