@@ -122,12 +122,16 @@ def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparis
 
 def show(found: "Comparison", console: ShowConsole) -> None:
     """Show scores, then losses without each owner and column, then the gain."""
-    from vfl.base.metrics import format_metric, title
+    from vfl.base.metrics import CALIBRATION, format_metric, title
 
-    models = numbers_table(f"test {title(found.metric)}", ("model", "reached", "LVFL is better by"), "")
+    calibrated = tuple(title(name) for name in CALIBRATION) if found.calibration else ()
+    models = numbers_table(f"test {title(found.metric)}", ("model", "reached", "LVFL is better by", *calibrated), "")
     for name, value in found.reached.items():
+        cells = [f"{each:.4g}" for each in found.calibration.get(name, {}).values()]
         difference = {"alone": found.gain, **found.against}.get(name)
-        models.add_row(name, format_metric(found.metric, value), "" if difference is None else difference.text())
+        models.add_row(
+            name, format_metric(found.metric, value), "" if difference is None else difference.text(), *cells
+        )
     console.print(models)
     owners = numbers_table(f"{title(found.metric)} that LVFL's model loses without an owner", ("owner", "lost"), "")
     for owner, difference in found.owners.items():

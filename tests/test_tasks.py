@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as library
 
-from vfl.base.metrics import headline, is_better, points_lost
+from vfl.base.metrics import decision_line, headline, is_better, points_lost, worse_than_constant
 from vfl.config import parse_config
-from vfl.core.tasks import Classification, task_of
+from vfl.core.tasks import Classification, measure, task_of, task_state
 
 metrics: Any = library
 LABELS = torch.tensor([0, 1, 1, 1])
@@ -20,6 +20,16 @@ LABELS = torch.tensor([0, 1, 1, 1])
 
 def experiment(**sections):
     return parse_config({"name": "x", **sections})
+
+
+def calibration_by_hand(told, true):
+    """Mean over ten bins, by their share of the samples, of |mean probability - share that came true|."""
+    bins = [min(int(each * 10), 9) for each in told.tolist()]
+    total = 0.0
+    for each in set(bins):
+        rows = torch.tensor([place for place, own in enumerate(bins) if own == each])
+        total += len(rows) / len(bins) * abs(float(told[rows].mean() - true[rows].double().mean()))
+    return total
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12)), min_size=2, max_size=40), st.floats(0.1, 0.9))
@@ -36,7 +46,10 @@ def test_two_class_metrics_are_those_of_scikit_learn_also_with_tied_scores(rows,
         "average_precision": metrics.average_precision_score(labels, scores),
         "ks": ks,
         "log_loss": metrics.log_loss(labels, scores.double()),
+        "calibration_error": calibration_by_hand(scores.double(), labels),
         "f1": metrics.f1_score(labels, predicted, zero_division=0.0),
+        "precision": metrics.precision_score(labels, predicted, zero_division=0.0),
+        "recall": metrics.recall_score(labels, predicted, zero_division=0.0),
         "accuracy": metrics.accuracy_score(labels, predicted),
     }
     assert found == pytest.approx(expected, abs=1e-9)
@@ -57,10 +70,13 @@ def test_two_class_metrics_of_one_class_alone_say_so(label):
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
 def test_metrics_of_more_classes_are_those_of_scikit_learn(rows):
     labels, predicted = torch.tensor(rows).T
-    found = Classification(5).metrics(F.one_hot(predicted, 5).float(), labels)
+    told = 0.9 * F.one_hot(predicted, 5).double() + 0.02
+    found = Classification(5).metrics(told, labels)
     expected = {
         "accuracy": metrics.accuracy_score(labels, predicted),
         "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0.0),
+        "log_loss": metrics.log_loss(labels, told, labels=range(5)),
+        "calibration_error": calibration_by_hand(told.max(dim=1).values, labels == predicted),
     }
     assert found == pytest.approx(expected)
 
@@ -102,12 +118,73 @@ def test_class_weights_balance_the_loss_by_the_training_samples():
             "needs training samples of class 'never'",
         ),
         ({"evaluation": {"metric": "auc"}}, ("a", "b", "c"), "auc is not a metric of this task: accuracy, macro_f1"),
+        ({"evaluation": {"decision": {"fp": 1}}}, ("no", "yes"), "names one cost; give both, as {fp: 1, fn: 20}"),
+        ({"evaluation": {"decision": {"fp": 1, "fn": 2}}}, ("a", "b", "c"), "decision: is for two classes, and there"),
         ({"task": "regression"}, ("no", "yes"), "task: regression needs labels that are values"),
     ],
 )
 def test_what_does_not_go_with_the_labels_is_one_line(sections, classes, line):
     with pytest.raises(ValueError, match=line):
         task_of(experiment(**sections), classes, LABELS)
+
+
+KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "two classes": ({}, ("no", "yes")),
+    "three classes, weighted": ({"training": {"class_weights": "balanced"}}, ("a", "b", "c")),
+    "amounts": ({"task": "regression"}, ()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_of_weight_two_counts_as_two_rows_in_loss_metrics_and_statistics(kind):
+    sections, classes = KINDS[kind]
+    stream = torch.Generator().manual_seed(1)
+    outputs = torch.randn(12, max(1, len(classes)), generator=stream)
+    labels = torch.arange(12) % len(classes) if classes else torch.randn(12, generator=stream).double()
+    weights = torch.tensor([1.0, 2.0, 3.0, 1.0] * 3).double()
+    rows = torch.arange(12).repeat_interleave(weights.long())
+    weighted = task_of(experiment(**sections), classes, labels, weights)
+    repeated = task_of(experiment(**sections), classes, labels[rows])
+    for name, value in task_state(repeated).items():
+        assert task_state(weighted)[name] == (pytest.approx(value) if name in ("mean", "std") else value), name
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(
+        weighted.loss(outputs, labels, weights), repeated.loss(outputs[rows], labels[rows]), **close
+    )
+    own, many = (
+        measure(weighted, [outputs[:5], outputs[5:]], labels, weights),
+        measure(repeated, [outputs[rows]], labels[rows]),
+    )
+    assert own.metrics == pytest.approx(many.metrics, rel=1e-6)
+    tests = labels[:4], weights[:4], labels[rows][:7]
+    assert weighted.constant(labels, weights, *tests[:2]) == pytest.approx(
+        repeated.constant(labels[rows], None, tests[2], None)
+    )
+    found = weighted.decided(own.predictions_NC, labels, weights)
+    assert found == repeated.decided(many.predictions_NC, labels[rows])
+
+
+def test_costs_decide_by_their_own_threshold_and_tell_what_that_costs():
+    task = task_of(experiment(evaluation={"decision": {"fp": 1, "fn": 4}}), ("no", "yes"), LABELS)
+    yes = torch.tensor([0.1, 0.3, 0.25, 0.15, 0.9])
+    found = task.decided(torch.stack([1 - yes, yes], dim=1), torch.tensor([0, 1, 0, 1, 1]))
+    assert found["confusion"] == [[2, 0], [2, 1]]
+    decision = found["decision"]
+    assert (decision["threshold"], decision["confusion"]) == (0.2, [[1, 1], [1, 2]])
+    assert decision["cost"] == pytest.approx((1 + 4) / 5)
+    assert decision["cost_at_threshold"] == pytest.approx(8 / 5)
+    assert decision["cost_of_one_class"] == pytest.approx(2 / 5)
+    assert decision["recall"] == decision["precision"] == pytest.approx(2 / 3)
+    assert "recall 66.67%" in decision_line(found)
+    assert decision_line({}) == ""
+
+
+def test_a_run_no_better_than_a_constant_says_so():
+    run = {"metric": "auc", "test_metrics": {"auc": 0.8, "log_loss": 0.7}, "constant": {"log_loss": 0.6}}
+    assert worse_than_constant(run).startswith("no better than a constant: log loss 0.7, that of")
+    assert worse_than_constant(run | {"constant": {"log_loss": 0.71}}) == ""
+    assert "mean is 3;" in worse_than_constant({"test_metrics": {"rmse": 3.0}, "constant": {"rmse": 3.0}})
+    assert worse_than_constant({"test_accuracy": 0.5}) == ""
 
 
 def test_a_headline_begins_with_the_metric_and_knows_older_summaries():

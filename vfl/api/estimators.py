@@ -41,10 +41,12 @@ from vfl.api.frames_to_files import (
     owners_of,
     places,
     refuse_repeated,
+    weights_of,
     write_new,
     write_owners,
 )
 from vfl.base.errors import PeerLost
+from vfl.base.metrics import worse_than_constant
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -54,6 +56,7 @@ from vfl.runs.run_folder import read_summary, write_summary
 
 if TYPE_CHECKING:  # they import PyTorch
     from vfl.api.train import Columns, Run
+    from vfl.core.head import OwnLoss
     from vfl.core.local import InProcess
     from vfl.predict.predict import WhenAbsent
     from vfl.runs.mode import Built, Stage
@@ -76,6 +79,7 @@ class _Vertical(BaseEstimator):
         key: column by which the owners' rows belong together; None: row i of every table is the same sample.
         validation_fraction: share of the samples that is not trained on and on which the run is tested. With 0 the
             run's test metrics are those of up to 1000 training samples and say little of new ones.
+        loss: the label owner's, of outputs [B, C] and targets [B], as ``vfl.fit``'s; None: cross-entropy or squares.
         settings: any other settings of an experiment, by dotted key (docs/configuration.md).
         run_dir: folder of the run, which must be free; None: a temporary one that lives as long as the estimator.
         random_state: seed of models, batches and what is held back.
@@ -94,6 +98,7 @@ class _Vertical(BaseEstimator):
         rounds: int = ROUNDS,
         key: str | None = None,
         validation_fraction: float = 0.0,
+        loss: "OwnLoss | None" = None,
         settings: Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
         random_state: Any = None,
@@ -104,6 +109,7 @@ class _Vertical(BaseEstimator):
         self.rounds = rounds
         self.key = key
         self.validation_fraction = validation_fraction
+        self.loss = loss
         self.settings = settings
         self.run_dir = run_dir
         self.random_state = random_state
@@ -177,12 +183,19 @@ class _Vertical(BaseEstimator):
             raise
 
     def _fit(
-        self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], chosen: Mapping[str, str] | None = None
+        self,
+        owners: Mapping[str, OwnerTable],
+        labels_N: NDArray[Any],
+        sample_weight: Any = None,
+        chosen: Mapping[str, str] | None = None,
     ) -> Self:
         """Train; ``chosen`` are settings that the data decide."""
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
+        weights_N = None if sample_weight is None else weights_of(sample_weight, rows)
+        if self.loss is not None and weights_N is not None:
+            raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
         if rows < 2:
             raise ConfigError(f"X: has {rows} sample; training needs two or more")
         draw = check_random_state(self.random_state)
@@ -192,7 +205,7 @@ class _Vertical(BaseEstimator):
         tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
         folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
         with _removed_on_error(folder):
-            self.run_, self._trained = self._train(folder, owners, labels_N, tested, seed, chosen or {})
+            self.run_, self._trained = self._train(folder, owners, labels_N, weights_N, tested, seed, chosen or {})
         self._folder, self.owners_ = folder, list(owners)
         return self
 
@@ -201,11 +214,13 @@ class _Vertical(BaseEstimator):
         folder: Path,
         owners: Mapping[str, OwnerTable],
         labels_N: NDArray[Any],
+        weights_N: NDArray[np.float64] | None,
         tested: NDArray[np.int64],
         seed: int,
         chosen: Mapping[str, str],
     ) -> "tuple[Run, InProcess]":
         from vfl.api.train import Run
+        from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
         from vfl.runs.mode import Built
         from vfl.runs.run import run_experiment
@@ -214,7 +229,7 @@ class _Vertical(BaseEstimator):
         again = self.validation_fraction == 0
         if not any("duplicates" in name for name in self.settings or {}):
             refuse_repeated(owners)
-        tables, test_file = write_owners(folder, owners, labels_N, tested, again=again)
+        tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
         values = table_settings(rows - (0 if again else len(tested)), self.rounds)
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"name": "python", "seed": seed, "task": self._task}
@@ -227,7 +242,9 @@ class _Vertical(BaseEstimator):
         built: list[InProcess] = []
 
         def build(config: ExperimentConfig, stage: "Stage") -> "Built":
-            built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
+            built.append(
+                build_in_process(config, stage.runtime, stage.progress.on_step, given=GivenModules(loss=self.loss))
+            )
             return Built(built[0].server)
 
         lines = [*config.warnings(), *lacking(owners)]
@@ -239,6 +256,8 @@ class _Vertical(BaseEstimator):
         if not outcome.finished:
             rounds = outcome.summary["rounds"]
             raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
+        if line := worse_than_constant(outcome.summary):
+            lines.append(line)
         for line in lines:
             warnings.warn(line, stacklevel=4)
         for each in caught:
@@ -305,6 +324,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         key: str | None = None,
         validation_fraction: float = 0.0,
         positive_class: Any = None,
+        loss: "OwnLoss | None" = None,
         settings: Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
         random_state: Any = None,
@@ -316,6 +336,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             rounds=rounds,
             key=key,
             validation_fraction=validation_fraction,
+            loss=loss,
             settings=settings,
             run_dir=run_dir,
             random_state=random_state,
@@ -323,8 +344,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         )
         self.positive_class = positive_class
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on owners' tables and the labels of the first one's rows.
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on owners' tables and the labels of the first one's rows, each with a weight above 0, if given.
 
         Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
         """
@@ -343,7 +364,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             if self.positive_class is not None:
                 positive_last(tuple(names), str(self.positive_class), "positive_class")
                 chosen = {"data.positive_class": str(names.index(str(self.positive_class)))}
-            self._fit(owners, codes_N, chosen)
+            self._fit(owners, codes_N, sample_weight, chosen)
             summary = read_summary(self.run_.folder)
             if "positive_class" in summary:  # the run's names are the codes
                 write_summary(self.run_.folder, summary | {"positive_class": names[int(summary["positive_class"])]})
@@ -374,12 +395,12 @@ class VerticalRegressor(RegressorMixin, _Vertical):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on owners' tables and the values of the first one's rows; errors as ``VerticalClassifier.fit``."""
         with self._whole_or_not_fitted():
             owners = self._owners(X, fitted=False, y=y)
             values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
-            return self._fit(owners, values_N)
+            return self._fit(owners, values_N, sample_weight)
 
     def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
+from vfl.api.frames_to_files import weights_of
 from vfl.api.train import Run
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
@@ -31,6 +32,7 @@ from vfl.config.files import lay_over
 from vfl.console import ShowConsole
 from vfl.core.build import GivenModules
 from vfl.core.feature_models import check_embedding
+from vfl.core.head import OwnLoss
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.tasks import Task
 from vfl.data.files import LabelData, Labels, PartyData
@@ -104,6 +106,8 @@ def fit(
     *,
     head: nn.Module | None = None,
     optimizer: MakeOptimizer | None = None,
+    loss: OwnLoss | None = None,
+    sample_weight: ArrayLike | None = None,
     test: float | Sequence[int] | NDArray[np.int64] = 0.2,
     settings: Mapping[str, object] | None = None,
     run_dir: str | Path | None = None,
@@ -118,6 +122,9 @@ def fit(
         y: labels [N]: classes, or float for amounts.
         head: all embeddings [B, P] -> [B, C]; by default the perceptron of ``models.head``. A copy is trained.
         optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
+        loss: gives the loss of the head's outputs [B, C] and their targets [B], classes or standardised values, as a
+            scalar; by default cross-entropy or the squared error. Metrics stay what they are.
+        sample_weight: weight of each sample above 0, in loss, metrics and statistics; not beside ``loss``.
         test: share of the samples that is the test, or their rows.
         settings: of an experiment, by dotted key.
         run_dir: folder of the run; by default a temporary one, which goes with the run.
@@ -140,8 +147,11 @@ def fit(
     models = {party.name: copy.deepcopy(party.model) for party in parties}
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, settings or {})
-    split = _split(own, labels_N, classes, test, config.seed)
-    given = GivenModules(models, copy.deepcopy(head), optimizer)
+    if loss is not None and sample_weight is not None:
+        raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
+    weights = None if sample_weight is None else torch.from_numpy(weights_of(sample_weight, len(labels_N)))
+    split = _split(own, labels_N, weights, classes, test, config.seed)
+    given = GivenModules(models, copy.deepcopy(head), optimizer, loss)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
 
@@ -216,7 +226,14 @@ def _experiment(
     return config
 
 
-def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], test: Any, seed: int) -> Split:
+def _split(
+    own: Mapping[str, Rows],
+    labels_N: Tensor,
+    weights_N: Tensor | None,
+    classes: tuple[str, ...],
+    test: Any,
+    seed: int,
+) -> Split:
     """Return all parties' samples; their ids are the rows."""
     count, is_test = len(labels_N), np.zeros(len(labels_N), bool)
     if isinstance(test, float | int):
@@ -238,7 +255,8 @@ def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], 
         )
         for name, rows in own.items()
     ]
-    return Split(tuple(parts), LabelData(classes, *(Labels(each, labels_N[each]) for each in (train, tested))))
+    labels = Labels(torch.arange(count), labels_N, weights=weights_N)
+    return Split(tuple(parts), LabelData(classes, *(labels.take(each) for each in (train, tested))))
 
 
 def _check_head(head: nn.Module | None, config: ExperimentConfig, outputs: int) -> None:

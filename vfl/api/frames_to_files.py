@@ -23,7 +23,7 @@ from vfl.data.tables.cells import Block, plain
 from vfl.data.tables.columns import key_text
 from vfl.data.tables.frames import frame_table, index_columns
 
-ROW, LABEL = "lvfl_row", "lvfl_label"
+ROW, LABEL, WEIGHT = "lvfl_row", "lvfl_label", "lvfl_weight"
 """Names of the columns added to a user's."""
 AGAIN = "again "
 """Prefix of the key of a sample's second copy, which is tested."""
@@ -47,7 +47,7 @@ class OwnerTable:
 
     def features(self) -> dict[str, str] | None:
         """Return the kinds of the columns; None lets the training guess."""
-        names = [name for name in self.table.column_names if name not in (self.key, LABEL)]
+        names = [name for name in self.table.column_names if name not in (self.key, LABEL, WEIGHT)]
         return dict.fromkeys(names, "number") if self.arrays else None
 
 
@@ -63,7 +63,7 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
         raise ConfigError(f"{name}: has no column")
     if table.num_rows == 0:
         raise ConfigError(f"{name}: holds no row")
-    if taken := {ROW, LABEL} & {*table.column_names}:
+    if taken := {ROW, LABEL, WEIGHT} & {*table.column_names}:
         raise ConfigError(f"{name}: column {min(taken)!r} has a name that training needs itself; rename it")
     if key is None:
         rows = [f"{row:0{len(str(table.num_rows))}}" for row in range(table.num_rows)]
@@ -183,8 +183,27 @@ def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.rand
     return np.sort(rows[np.argsort(rank, kind="stable")[:wanted]])
 
 
+def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[np.float64]:
+    """Return the weights [N] of N rows. Raises ConfigError for others than finite numbers above 0, one a row."""
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{field}: expected numbers, one for each of {rows} rows") from None
+    if weights.shape != (rows,):
+        raise ConfigError(f"{field}: expected {rows} weights, one a row, got {list(weights.shape)}")
+    if not ((weights > 0) & np.isfinite(weights)).all():
+        raise ConfigError(f"{field}: a weight is above 0 and finite; leave out rows that are not to count")
+    return weights
+
+
 def write_owners(
-    folder: Path, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], tested: NDArray[np.int64], *, again: bool
+    folder: Path,
+    owners: Mapping[str, OwnerTable],
+    labels_N: NDArray[Any],
+    tested: NDArray[np.int64],
+    weights_N: NDArray[np.float64] | None = None,
+    *,
+    again: bool,
 ) -> tuple[dict[str, Any], Path]:
     """Write every owner's table, the first one's with the labels; return `data.tables` and the file of test keys.
 
@@ -196,6 +215,7 @@ def write_owners(
         table = owner.table
         if name == first:
             table = table.append_column(LABEL, pa.array(labels_N))
+            table = table if weights_N is None else table.append_column(WEIGHT, pa.array(weights_N))
         if again:
             copies = table.filter(pc.is_in(table.column(owner.key), value_set=keys))
             second = pc.binary_join_element_wise(AGAIN, copies.column(owner.key), "")
@@ -203,6 +223,7 @@ def write_owners(
         path = folder / f"{name}.parquet"
         pq.write_table(table, path)
         label = {"label": LABEL} if name == first else {}
+        label |= {"weight": WEIGHT} if name == first and weights_N is not None else {}
         tables[name] = {"file": str(path), "key": owner.key, "features": owner.features(), **label}
     names = pc.binary_join_element_wise(AGAIN, keys, "") if again else keys
     pq.write_table(pa.table({owners[first].key: names}), folder / "tested.parquet")

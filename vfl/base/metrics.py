@@ -12,10 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TWO_CLASS_METRICS = ("auc", "average_precision", "ks", "log_loss", "f1", "accuracy")
-MANY_CLASS_METRICS = ("accuracy", "macro_f1")
+CALIBRATION = ("log_loss", "calibration_error")
+TWO_CLASS_METRICS = ("auc", "average_precision", "ks", *CALIBRATION, "f1", "precision", "recall", "accuracy")
+MANY_CLASS_METRICS = ("accuracy", "macro_f1", *CALIBRATION)
 REGRESSION_METRICS = ("rmse", "mae", "r2")
-LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
+LOWER_IS_BETTER = (*CALIBRATION, "rmse", "mae")
+BINS = 10
+"""Bins of equal width of predicted probabilities."""
 
 HEADLINE = ("auc", "ks", "accuracy", "rmse", "r2")
 """Metrics shown at the end of a run beside the one by which models are compared."""
@@ -77,56 +80,128 @@ def format_metric(metric: str, value: float) -> str:
     return f"{value:.4g}" if metric in LOWER_IS_BETTER else f"{value:.4f}"
 
 
-def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> dict[str, float]:
-    """Return the metrics of probabilities [N] of class 1; F1 and accuracy predict it from ``threshold`` on.
+def two_class_metrics(
+    scores_N: Tensor, labels_N: Tensor, threshold: float, weights_N: Tensor | None = None
+) -> dict[str, float]:
+    """Return the metrics of probabilities [N] of class 1, which is predicted from ``threshold`` on; rows may weigh.
 
     KS is the largest difference between the two classes' distributions of the score (Kolmogorov and Smirnov). Computed
     as scikit-learn does, whose import takes over a second. AUC and KS are NaN where all labels are of one class.
     """
     scores, labels = scores_N.double().cpu().numpy(), labels_N.cpu().numpy()
+    weights = np.ones(len(scores)) if weights_N is None else weights_N.double().cpu().numpy()
     positive, predicted = labels == 1, scores >= threshold
     order = np.argsort(-scores, stable=True)
     # At each threshold, from above: the last of the samples that share a score.
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    true = np.cumsum(positive[order], dtype=np.float64)[last]
-    false = 1.0 + last - true
+    true, false = (np.cumsum((weights * of)[order], dtype=np.float64)[last] for of in (positive, ~positive))
     if not (true[-1] and false[-1]):
         warnings.warn("all labels are of one class: there is no AUC and no KS", stacklevel=2)
     with np.errstate(invalid="ignore"):
         recall, fallout = (np.append(0.0, each / each[-1]) for each in (true, false))
     bends = (np.diff(false, 2) != 0) | (np.diff(true, 2) != 0)
     corners = np.concatenate(([True, True], bends, [True]))[-len(recall) :]  # exactly: straight parts are one step
-    rises = np.diff(true / max(true[-1], 1.0), prepend=0.0) * (true / (true + false))
+    rises = np.diff(true / (true[-1] or 1.0), prepend=0.0) * (true / (true + false))
     sure = np.finfo(np.float64).eps
     told = np.clip(np.where(positive, scores, 1 - scores), sure, 1 - sure)
+    right, chosen, there = (float(weights[rows].sum()) for rows in (predicted & positive, predicted, positive))
     return {
         "auc": float(np.trapezoid(recall[corners], fallout[corners])),
         "average_precision": float(rises[::-1].sum()),
         "ks": float(abs(recall - fallout).max()),
-        "log_loss": float(-np.log(told).mean()),
-        "f1": 2 * float((predicted & positive).sum()) / max(float(predicted.sum() + positive.sum()), 1.0),
-        "accuracy": float((predicted == labels).mean()),
+        "log_loss": _mean(torch.as_tensor(-np.log(told)), weights_N),
+        "calibration_error": calibration_error(scores_N, labels_N == 1, weights_N),
+        "f1": 2 * right / (chosen + there or 1.0),
+        "precision": right / (chosen or 1.0),
+        "recall": right / (there or 1.0),
+        "accuracy": _mean(torch.as_tensor(predicted == labels), weights_N),
     }
 
 
-def many_class_metrics(predicted_N: Tensor, labels_N: Tensor, classes: int) -> dict[str, float]:
-    """Return accuracy, and F1 as the mean over the classes that are among labels or predictions."""
-    confusion = torch.bincount(labels_N * classes + predicted_N, minlength=classes**2).view(classes, classes)
-    counts = (confusion.sum(dim=0) + confusion.sum(dim=1)).double()  # 0 of a class that neither occurs nor is predicted
-    f1 = 2 * confusion.diag().double() / counts
-    return {"accuracy": float((predicted_N == labels_N).double().mean()), "macro_f1": float(f1[counts > 0].mean())}
+def many_class_metrics(probabilities_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
+    """Return the metrics of probabilities [N, C]; F1 is the mean over the classes among labels or predictions."""
+    predicted_N = probabilities_NC.argmax(dim=1)
+    counts = confusion(predicted_N, labels_N, probabilities_NC.shape[1], weights_N)
+    both = counts.sum(dim=0) + counts.sum(dim=1)  # 0 of a class that neither occurs nor is predicted
+    f1 = 2 * counts.diag() / both
+    true_N = probabilities_NC.double().gather(1, labels_N[:, None])[:, 0]
+    return {
+        "accuracy": _mean(predicted_N == labels_N, weights_N),
+        "macro_f1": float(f1[both > 0].mean()),
+        "log_loss": _mean(-true_N.clamp(min=torch.finfo(torch.float64).eps).log(), weights_N),
+        "calibration_error": calibration_error(probabilities_NC.max(dim=1).values, predicted_N == labels_N, weights_N),
+    }
 
 
-def regression_metrics(predicted_N: Tensor, values_N: Tensor) -> dict[str, float]:
+def confusion(predicted_N: Tensor, labels_N: Tensor, classes: int, weights_N: Tensor | None = None) -> Tensor:
+    """Return the weight, without weights the number, of samples by class and predicted class, float64 [C, C]."""
+    weights = None if weights_N is None else weights_N.double()
+    counts = torch.bincount(labels_N * classes + predicted_N, weights, minlength=classes**2)
+    return counts.view(classes, classes).double()
+
+
+def calibration_error(told_N: Tensor, true_N: Tensor, weights_N: Tensor | None = None) -> float:
+    """Return the expected calibration error of probabilities [N] of what came true or not, bool [N].
+
+    It is the mean, over bins of equal width by their share of the samples, of the difference between the mean
+    probability and the share that came true (Naeini et al., AAAI 2015; Guo et al., ICML 2017).
+    """
+    told, true = told_N.double().cpu(), true_N.double().cpu()
+    weights = torch.ones_like(told) if weights_N is None else weights_N.double().cpu()
+    bins = (told * BINS).long().clamp(max=BINS - 1)
+    differences = torch.bincount(bins, weights * (told - true), minlength=BINS)
+    return float(differences.abs().sum() / weights.sum())
+
+
+def _mean(values_N: Tensor, weights_N: Tensor | None) -> float:
+    values = values_N.double().cpu()
+    if weights_N is None:
+        return float(values.mean())
+    weights = weights_N.double().cpu()
+    return float((weights * values).sum() / weights.sum())
+
+
+def worse_than_constant(summary: Mapping[str, Any]) -> str:
+    """Return a line about a run no better than predicting the class shares, or the mean, of the training rows."""
+    values, constants = reached(summary)[1], cast(Mapping[str, float], summary.get("constant", {}))
+    for metric, constant in constants.items():
+        if metric in values and values[metric] >= constant:
+            what = "class shares" if metric == "log_loss" else "mean"
+            own, other = (format_metric(metric, each) for each in (values[metric], constant))
+            used = "probabilities" if metric == "log_loss" else "values"
+            return (
+                f"no better than a constant: {title(metric)} {own}, that of the training rows' {what} is {other}; "
+                f"do not use the {used} as they are"
+            )
+    return ""
+
+
+def decision_line(summary: Mapping[str, Any]) -> str:
+    """Return what deciding by costs gives; "" of a run without ``evaluation.decision``."""
+    found = summary.get("decision")
+    if not found:
+        return ""
+    (true_no, false_yes), (false_no, true_yes) = found["confusion"]
+    return (
+        f"decided from {found['threshold']:.3g} on by the costs: {found['cost']:.4g} a sample "
+        f"(from evaluation.threshold on {found['cost_at_threshold']:.4g}, one class for all "
+        f"{found['cost_of_one_class']:.4g}), recall {found['recall']:.2%}, precision {found['precision']:.2%}; "
+        f"{true_yes:g} found, {false_no:g} missed, {false_yes:g} false alarms, {true_no:g} rightly passed"
+    )
+
+
+def regression_metrics(predicted_N: Tensor, values_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
     """Return the root mean squared error, the mean absolute error, and the share of the variance explained.
 
     R^2 is 0 if all values are equal.
     """
-    errors = predicted_N.double() - values_N.double()
-    deviations = values_N.double() - values_N.double().mean()
-    variation = float(deviations.square().sum())
+    values = values_N.double()
+    errors = predicted_N.double() - values
+    centre = values.mean() if weights_N is None else _mean(values, weights_N)
+    deviations = _mean((values - centre).square(), weights_N)
+    squared = _mean(errors.square(), weights_N)
     return {
-        "rmse": float(errors.square().mean().sqrt()),
-        "mae": float(errors.abs().mean()),
-        "r2": 1 - float(errors.square().sum()) / variation if variation > 0 else 0.0,
+        "rmse": math.sqrt(squared),
+        "mae": _mean(errors.abs(), weights_N),
+        "r2": 1 - squared / deviations if deviations > 0 else 0.0,
     }

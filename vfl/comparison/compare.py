@@ -12,7 +12,7 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vfl.base.amounts import amount
 from vfl.base.estimates import Estimate, percentile_estimate
-from vfl.base.metrics import LOWER_IS_BETTER, title
+from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
@@ -72,6 +72,8 @@ class Comparison:
     """Loss in the metric when the owner permutes a column's test values, by owner and column."""
     bytes: int
     macs: int
+    calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Log loss and expected calibration error by model; empty for amounts."""
 
     def headline(self) -> str:
         """Return one line with the gain from the other owners, and its cost."""
@@ -173,6 +175,7 @@ class JointAnswers(NamedTuple):
 
 def ask(joint: JointModel) -> JointAnswers:
     """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
+    _refuse_weights(joint.samples.weights is not None)
     names = joint.roster.names
     without = {name: joint.without([name]).predictions() for name in names}
     return JointAnswers(joint.task, joint.samples.values, joint.predictions(), without, column_importance(joint))
@@ -213,9 +216,21 @@ def comparison_of(
         {owner: dict(zip(columns[owner], each.lost, strict=True)) for owner, each in answers.importance.items()},
         summary["uplink_bytes"] + summary["downlink_bytes"],
         summary["train_macs"],
+        {name: _calibration(task, each, labels_M) for name, each in found.items()} if task.names else {},
     )
     write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
     return comparison
+
+
+def _calibration(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:
+    values = task.metrics(predictions_MC, labels_M)
+    return {name: values[name] for name in CALIBRATION}
+
+
+def _refuse_weights(weighted: bool) -> None:
+    """Raise ConfigError for samples with weights, as boosting and the intervals have none."""
+    if weighted:
+        raise ConfigError("data.tables: lvfl compare weighs all samples alike; leave weight out")
 
 
 def _joined(split: Split) -> PartyData:

@@ -39,7 +39,22 @@ STATISTICS_SAMPLES = 256
 
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
-MetricName = Literal["auc", "average_precision", "ks", "log_loss", "f1", "accuracy", "macro_f1", "rmse", "mae", "r2"]
+MetricName = Literal[
+    "auc",
+    "average_precision",
+    "ks",
+    "log_loss",
+    "calibration_error",
+    "f1",
+    "precision",
+    "recall",
+    "accuracy",
+    "macro_f1",
+    "rmse",
+    "mae",
+    "r2",
+]
+Costs = dict[Literal["fp", "fn"], AboveZero]
 
 
 class TrainingConfig(Section):
@@ -107,7 +122,18 @@ class EvaluationConfig(Section):
     tell_parties: Annotated[bool, OWN] = False
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
-    """Two classes only: probability from which the second class is predicted, for f1 and accuracy."""
+    """Two classes only: probability from which the second class is predicted, for f1, precision, recall, accuracy and
+    the confusion matrix."""
+    decision: Annotated[Costs | None, OWN] = None
+    """Two classes only: costs of a false positive and a false negative, {fp: 1, fn: 20}. The summary then has the
+    threshold that they give, fp / (fp + fn), and its costs, recall, precision and confusion matrix."""
+
+    @field_validator("decision")
+    @classmethod
+    def _both_costs(cls, value: Costs | None) -> Costs | None:
+        if value is not None and len(value) < 2:
+            raise ValueError("names one cost; give both, as {fp: 1, fn: 20}")
+        return value
 
 
 class CheckpointConfig(Section):
@@ -170,7 +196,7 @@ OF_VERTICAL = (
 """Settings that mode: horizontal ignores."""
 
 
-OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold")
+OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold", "evaluation.decision")
 """Settings that task: regression ignores."""
 
 

@@ -249,6 +249,8 @@ class HorizontalConfig(Section, extra="allow"):
         if optimizer.schedule != "steps" or optimizer.warm_up:
             field = "schedule" if optimizer.schedule != "steps" else "warm_up"
             raise ValueError(f"training.optimizer.{field}: counts exchanges; clients take {{round: learning rate}}")
+        if optimizer.clip_gradient is not None:
+            raise ValueError("training.optimizer.clip_gradient: horizontal clients clip none; leave it out")
         self.own.check(self, optimizer)
 
     def ignored(self) -> Mapping[str, str]:

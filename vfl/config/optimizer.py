@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from vfl.config.schedules import value_at
-from vfl.config.settings import Count, Fraction, Number, Positive, RateSchedule, Section, UsedWith
+from vfl.config.settings import AboveZero, Count, Fraction, Number, Positive, RateSchedule, Section, UsedWith
 
 RISE = 0.3
 """Share of all exchanges during which the rate of one_cycle rises, unless warm_up is given."""
@@ -36,6 +36,10 @@ class OptimizerConfig(Section):
     """sgd only."""
     betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
     """adam and adamw only: decay rates of the means of gradients and of their squares."""
+
+    clip_gradient: AboveZero | None = None
+    """Vertical learning only: longest gradient of a model, the owner's or the head's, with which a step is taken; a
+    longer one is shortened to it. null clips none. `privacy.gradients` clips what travels, a row at a time."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:

@@ -38,6 +38,9 @@ class TableConfig(Section):
     """Columns by which the owner knows a sample."""
     label: str | None = None
     """Column of the labels; at exactly one owner."""
+    weight: str | None = None
+    """Label owner only: column with the weight of each sample, above 0, in loss, metrics and statistics. It never
+    leaves the owner; needs ``training.labels: server``."""
     features: dict[str, ColumnKind] | None = None
     """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
     null proposes them from what the file holds."""
@@ -64,6 +67,8 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
     if len(owners) > 1:
         raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
     for owner, table in tables.items():
+        if table.weight is not None and table.label is None:
+            raise ValueError(f"data.tables.{owner}.weight: is a column of the label's table; name it there")
         for other in table.keys.keys() - tables.keys():
             raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest(other, list(tables))}")
     return tuple(tables)

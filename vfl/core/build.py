@@ -24,7 +24,7 @@ from vfl.core.feature_models import (
     normalises_by_batch,
 )
 from vfl.core.finished_party import FinishedParty
-from vfl.core.head import Head, HeadTrainer
+from vfl.core.head import Head, HeadTrainer, OwnLoss
 from vfl.core.joint_model import JointModel
 from vfl.core.label_protocol import (
     HeadReplica,
@@ -61,6 +61,7 @@ class GivenModules:
     head: nn.Module | None = None
     optimizer: MakeOptimizer | None = None
     """Function that makes an optimizer for the parameters of each party's model and of the head."""
+    loss: OwnLoss | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,8 @@ class TrainingLabels:
     task: Task
     present_NK: Tensor | None = None
     """bool [N, K], True if the party has a row for the sample; None: all have all."""
+    weights_N: Tensor | None = None
+    """float64 [N], weight of each sample; None: all are alike."""
 
     def presence(self, config: ExperimentConfig) -> Presence:
         """Return the parties' participation in all batches."""
@@ -80,13 +83,19 @@ class TrainingLabels:
     def digest(self, test: Labels) -> str:
         """Return the digest of these labels, those of the test samples, and the parties' missing rows."""
         gaps = {"train_present": self.present_NK, "test_present": test.present}
+        gaps |= {"train_weights": self.weights_N, "test_weights": test.weights}
         there = {name: present for name, present in gaps.items() if present is not None}
         return weights_digest({"train": self.labels_N, "test": test.values, **there})
 
 
 def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
     """Return the training labels with the task. Raises ValueError if the labels do not fit it."""
-    return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values), held.train.present)
+    train = held.train
+    if train.weights is not None and config.training.labels == "shared":
+        raise ConfigError("training.labels: parties that hold the labels would need their weights; set it to server")
+    return TrainingLabels(
+        train.values, task_of(config, held.classes, train.values, train.weights), train.present, train.weights
+    )
 
 
 def build_head_server(
@@ -107,7 +116,8 @@ def build_head_server(
     trainer = build_head(config, train.task, runtime, train.presence(config), given)
     joint = JointModel(roster, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
-    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, train.presence(config), config)
+    presence = train.presence(config)
+    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config, train.weights_N)
     return HeadServer(exchanges, joint, train.digest(test), on_exchange)
 
 
@@ -209,7 +219,7 @@ def build_head(
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given = given or GivenModules()
     head = given.head or build_head_model(config, task, placeholders=not presence.whole)
-    return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
+    return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer, given.loss)
 
 
 def build_head_model(config: ExperimentConfig, task: Task, *, placeholders: bool) -> nn.Module:

@@ -1,6 +1,7 @@
 """Evaluations of a split model in training: after a round, around a pruning, and for every set of parties."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from vfl.base.subsets import AND, subsets_of
 from vfl.core.joint_model import JointModel
@@ -19,6 +20,8 @@ class Evaluation:
     """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
     """Metrics of each set of parties in the last test, by their names."""
+    decided: State = field(default_factory=dict[str, Any], init=False)
+    """Confusion matrix and decision by costs of the last test."""
     scores: Histograms | None = field(default=None, init=False)
     """Predictions of the last test, with which later ones can be compared."""
 
@@ -56,11 +59,12 @@ class Evaluation:
     def state_dict(self) -> State:
         """Return the last results."""
         scores = {} if self.scores is None else {"scores": self.scores.state_dict()}
-        return {"tested": self.tested, "subsets": self.subsets, **scores}
+        return {"tested": self.tested, "subsets": self.subsets, "decided": self.decided, **scores}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
         self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
+        self.decided = state.get("decided", {})
         self.scores = Histograms.of_state(state["scores"]) if "scores" in state else None
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
@@ -69,7 +73,10 @@ class Evaluation:
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
         tests = dict(zip(sets, self.joint.measure(model, sets), strict=True))
         if name == "test":
-            self.scores = Histograms(*self.joint.task.as_columns(tests[everyone].predictions_NC))
+            task, samples, predictions_MC = self.joint.task, self.joint.samples, tests[everyone].predictions_NC
+            self.scores = Histograms(*task.as_columns(predictions_MC))
+            weights_M = None if samples.weights is None else samples.weights.cpu()
+            self.decided = task.decided(predictions_MC.cpu(), samples.values.cpu(), weights_M)
         measured = {names: each.metrics for names, each in tests.items()}
         tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
         if len(sets) == 1:

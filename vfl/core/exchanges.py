@@ -35,6 +35,8 @@ class Exchanges:
     presence: Presence
     """The parties' participation in all batches."""
     config: ExperimentConfig
+    weights_N: Tensor | None = None
+    """Weights of the training samples; None: all are alike."""
     round_index: int = field(default=-1, init=False)
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Rows [B] of each exchange of the present round."""
@@ -84,12 +86,14 @@ class Exchanges:
                 self._order(order, [()] * len(self.roster.names))
         rows_B = self.rows[exchange]
         labels_B = self.labels_N[rows_B.to(self.labels_N.device)]
-        batch = Batch(rows_B, labels_B, self._receive(exchange))
+        weights_B = None if self.weights_N is None else self.weights_N[rows_B].to(labels_B.device)
+        batch = Batch(rows_B, labels_B, self._receive(exchange), weights_B)
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
-        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
+        later = self.trainer.steps(batch.embeddings, batch.labels_B, steps_left, weights_B)
+        self.losses.append([*losses, *later][0])
 
     def end_round(self) -> list[PendingReply]:
         """Return the requests whose replies are the parties' reports; nothing else is under way then."""

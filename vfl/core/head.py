@@ -4,14 +4,15 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together (t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from vfl.compression.codec import encode
-from vfl.config import OptimizerConfig
+from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.tasks import Task
 from vfl.messages.messages import Buffer, Part, PartKind
@@ -19,6 +20,9 @@ from vfl.models.mlp import has_placeholders
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runs.runtime import Runtime
+
+OwnLoss = Callable[[Tensor, Tensor], Tensor]
+"""A user's loss of outputs [B, C] and targets [B], classes or standardised values: a scalar."""
 
 
 class Head:
@@ -49,9 +53,11 @@ class HeadTrainer(Head):
         config: OptimizerConfig,
         runtime: Runtime,
         optimizer: MakeOptimizer | None = None,
+        own_loss: OwnLoss | None = None,
     ) -> None:
         super().__init__(head, task, runtime)
         self.config = config
+        self.own_loss = own_loss
         self.optimizer = build_optimizer(self.head, config, optimizer)
         self._round, self._steps = 0, 1
 
@@ -63,13 +69,21 @@ class HeadTrainer(Head):
         """Set the learning rate of an exchange of the round."""
         set_learning_rate(self.optimizer, self.config, self._round, exchange, self._steps)
 
-    def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+    def loss(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return the task's loss."""
-        return self.task.loss(self.forward(representation_BP), labels_B)
+        outputs_BC = self.forward(representation_BP)
+        if self.own_loss is None:
+            return self.task.loss(outputs_BC, labels_B, weights_B)
+        if outputs_BC.dim() > 2:
+            raise ConfigError("models.members: have their own losses each; use 1 beside an own loss")
+        loss = cast(object, self.own_loss(outputs_BC, self.task.targets(labels_B)))
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            raise ConfigError("loss: must return a scalar tensor that depends on the outputs")
+        return loss
 
-    def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+    def backward(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
-        loss = self.loss(representation_BP, labels_B)
+        loss = self.loss(representation_BP, labels_B, weights_B)
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
@@ -78,18 +92,20 @@ class HeadTrainer(Head):
         """Take the SGD step on theta_0 whose gradients ``backward`` computed."""
         self.optimizer.step()
 
-    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+    def step(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Take one SGD step on theta_0 and return the loss before it."""
-        loss = self.backward(representation_BP, labels_B)
+        loss = self.backward(representation_BP, labels_B, weights_B)
         self.apply()
         return loss
 
-    def steps(self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int) -> list[Tensor]:
+    def steps(
+        self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int, weights_B: Tensor | None = None
+    ) -> list[Tensor]:
         """Take ``number`` SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
         if number == 0:
             return []
         representation_BP = torch.cat(list(embeddings), dim=1)
-        return [self.step(representation_BP, labels_B) for _ in range(number)]
+        return [self.step(representation_BP, labels_B, weights_B) for _ in range(number)]
 
     def embedding_gradient(
         self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool

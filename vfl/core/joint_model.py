@@ -71,8 +71,9 @@ class JointModel:
             away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
             for names, batches in zip(sets, outputs, strict=True):
                 batches.append(self.outputs(away | {party: there[party] for party in names}))
-        labels_M = self.samples.values.to(self.head.runtime.device)
-        return [measure(self.task, batches, labels_M) for batches in outputs]
+        device, weights_M = self.head.runtime.device, self.samples.weights
+        labels_M, weights_M = self.samples.values.to(device), None if weights_M is None else weights_M.to(device)
+        return [measure(self.task, batches, labels_M, weights_M) for batches in outputs]
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yield first row and end of the batches in which samples are evaluated."""

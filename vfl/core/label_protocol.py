@@ -50,6 +50,8 @@ class Batch(NamedTuple):
     labels_B: Tensor
     received: Sequence[Received]
     """Embeddings in the parties' order."""
+    weights_B: Tensor | None = None
+    """Weights of the samples; None: all are alike."""
 
     @property
     def embeddings(self) -> list[Tensor]:
@@ -107,7 +109,7 @@ class ReturnGradients:
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
         representation_BP = torch.cat(batch.embeddings, dim=1).requires_grad_()
-        loss = trainer.step(representation_BP, batch.labels_B)
+        loss = trainer.step(representation_BP, batch.labels_B, batch.weights_B)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.

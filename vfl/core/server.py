@@ -148,6 +148,10 @@ class HeadServer:
             "finished_model_digest": combined_digest(finished),
             "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
             **({"positive_class": positive} if (positive := self.trainer.task.positive) else {}),
+            "constant": self.trainer.task.constant(
+                exchanges.labels_N, exchanges.weights_N, self.joint.samples.values, self.joint.samples.weights
+            ),
+            **self.evaluation.decided,
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
             **({"privacy": promised} if promised else {}),
         }

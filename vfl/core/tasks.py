@@ -18,6 +18,7 @@ from vfl.base.metrics import (
     MANY_CLASS_METRICS,
     REGRESSION_METRICS,
     TWO_CLASS_METRICS,
+    confusion,
     many_class_metrics,
     regression_metrics,
     two_class_metrics,
@@ -28,6 +29,9 @@ from vfl.config.experiment import ClassWeights
 from vfl.data.drift import Floats, Ints
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
+
+MOST_CONFUSED = 20
+"""Most classes of a confusion matrix in a summary."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Classification:
     """Names of the classes."""
     smoothing: float = 0.0
     """Share of each label that is spread over all classes in training."""
+    costs: tuple[float, float] | None = None
+    """Two classes only: cost of a false positive and of a false negative, for `decided`."""
 
     @property
     def positive(self) -> str | None:
@@ -61,15 +67,22 @@ class Classification:
         """Names of the metrics, which differ between two and more classes."""
         return TWO_CLASS_METRICS if self.classes == 2 else MANY_CLASS_METRICS
 
-    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return the mean cross-entropy, weighted by class if there are weights."""
-        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return the mean cross-entropy, weighted by class and by row if there are weights."""
+        labels_B, weights_B = by_member(outputs_BC, labels_B, weights_B)
+        outputs_BC = outputs_BC.flatten(0, -2)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        return F.cross_entropy(outputs_BC, labels_B, weights, label_smoothing=self.smoothing)
+        if weights_B is None:
+            return F.cross_entropy(outputs_BC, labels_B, weights, label_smoothing=self.smoothing)
+        losses_B = F.cross_entropy(outputs_BC, labels_B, weights, reduction="none", label_smoothing=self.smoothing)
+        return mean_by_weight(losses_B, weights_B, weights_B if weights is None else weights_B * weights[labels_B])
 
-    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
-        """Return the sum of the cross-entropies."""
-        return float(F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="sum"))
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> float:
+        """Return the sum of the cross-entropies, each times its row's weight."""
+        if weights_B is None:
+            return float(F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="sum"))
+        losses_B = F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="none")
+        return float((losses_B.double() * weights_B).sum())
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return the probabilities [N, C]."""
@@ -87,11 +100,56 @@ class Classification:
             return (predictions_NC[:, 1].double() >= self.threshold).long()
         return predictions_NC.argmax(dim=1)
 
-    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
-        """Return accuracy and, for two classes, AUC and others; for more, macro F1."""
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
+        """Return accuracy, log loss and calibration and, for two classes, AUC and others; for more, macro F1."""
         if self.classes == 2:
-            return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
-        return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
+            return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold, weights_N)
+        return many_class_metrics(predictions_NC, labels_N, weights_N)
+
+    def targets(self, labels_B: Tensor) -> Tensor:
+        """Return the labels, which are class indices."""
+        return labels_B
+
+    def constant(
+        self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None
+    ) -> dict[str, float]:
+        """Return the log loss of the training labels' class shares on the test labels."""
+        weights = torch.ones(len(labels_N)) if weights_N is None else weights_N
+        shares_C = torch.bincount(labels_N.cpu(), weights.double().cpu(), minlength=self.classes)
+        told_MC = (shares_C / shares_C.sum()).expand(len(tests_M), -1)
+        weights_M = None if weights_M is None else weights_M.cpu()
+        return {"log_loss": many_class_metrics(told_MC, tests_M.cpu(), weights_M)["log_loss"]}
+
+    def decided(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> State:
+        """Return the confusion matrix, class by predicted class, and with costs the one at the threshold they give.
+
+        That threshold is fp / (fp + fn), the best one for probabilities that are right (Elkan, IJCAI 2001).
+        """
+        if self.classes > MOST_CONFUSED:
+            return {}
+        counts = confusion(self.predicted(predictions_NC), labels_N, self.classes, weights_N)
+        found: State = {"confusion": _numbers(counts, weights_N)}
+        if self.costs is None:
+            return found
+        false_positive, false_negative = self.costs
+        threshold = false_positive / (false_positive + false_negative)
+        chosen = (predictions_NC[:, 1].double() >= threshold).long()
+        at = confusion(chosen, labels_N, 2, weights_N)
+
+        def cost(matrix: Tensor) -> float:
+            return float((false_positive * matrix[0, 1] + false_negative * matrix[1, 0]) / matrix.sum())
+
+        found["decision"] = {
+            "threshold": threshold,
+            "cost": cost(at),
+            "cost_at_threshold": cost(counts),
+            "cost_of_one_class": min(false_positive * float(at[0].sum()), false_negative * float(at[1].sum()))
+            / float(at.sum()),
+            "precision": float(at[1, 1] / at[:, 1].sum()) if at[:, 1].sum() else 0.0,
+            "recall": float(at[1, 1] / at[1].sum()) if at[1].sum() else 0.0,
+            "confusion": _numbers(at, weights_N),
+        }
+        return found
 
     def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
         """Return the column in which drift shows: the second of two classes' probability, or the class predicted."""
@@ -113,14 +171,20 @@ class Regression:
     metric_names: tuple[str, ...] = REGRESSION_METRICS
     positive: None = None
 
-    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return the mean squared error, in units of the training labels' variance."""
-        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
-        return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B))
+        labels_B, weights_B = by_member(outputs_BC, labels_B, weights_B)
+        outputs_BC, wanted_B = outputs_BC.flatten(0, -2), self.targets(labels_B)
+        if weights_B is None:
+            return F.mse_loss(outputs_BC[:, 0], wanted_B)
+        return mean_by_weight(F.mse_loss(outputs_BC[:, 0], wanted_B, reduction="none"), weights_B, weights_B)
 
-    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
-        """Return the sum of the squared errors, in the same unit."""
-        return float(F.mse_loss(self.merged(outputs_BC)[:, 0], self._standardised(labels_B), reduction="sum"))
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> float:
+        """Return the sum of the squared errors, in the same unit, each times its row's weight."""
+        merged_B, wanted_B = self.merged(outputs_BC)[:, 0], self.targets(labels_B)
+        if weights_B is None:
+            return float(F.mse_loss(merged_B, wanted_B, reduction="sum"))
+        return float((F.mse_loss(merged_B, wanted_B, reduction="none").double() * weights_B).sum())
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return values float64 [N, 1] in the labels' own unit."""
@@ -134,24 +198,51 @@ class Regression:
         """Return the values [N]."""
         return predictions_NC[:, 0]
 
-    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
         """Return RMSE, MAE and R^2."""
-        return regression_metrics(predictions_NC[:, 0], labels_N)
+        return regression_metrics(predictions_NC[:, 0], labels_N, weights_N)
+
+    def constant(
+        self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None
+    ) -> dict[str, float]:
+        """Return the error of the training labels' mean on the test labels."""
+        told_M = torch.full((len(tests_M),), self.mean, dtype=torch.float64)
+        weights_M = None if weights_M is None else weights_M.cpu()
+        return {"rmse": regression_metrics(told_M, tests_M.cpu(), weights_M)["rmse"]}
+
+    def decided(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> State:
+        """Return nothing: no class is decided on."""
+        return {}
 
     def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
         """Return the column that is watched for drift: the predicted value."""
         return predictions_NC.double().cpu().numpy(), np.zeros((len(predictions_NC), 0), np.int64)
 
-    def _standardised(self, labels_B: Tensor) -> Tensor:
+    def targets(self, labels_B: Tensor) -> Tensor:
+        """Return the standardised labels, which the outputs are to equal."""
         # In float64: at 1e9 float32 steps by 64.
         return ((labels_B.double() - self.mean) / self.std).float()
 
 
-def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs [B M, C] of all members, and as many labels; one head's as they are."""
+def _numbers(counts_CC: Tensor, weights_N: Tensor | None) -> list[list[float]]:
+    kind = int if weights_N is None else float
+    return [[kind(count) for count in row] for row in counts_CC]
+
+
+def by_member(outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return labels and weights for the outputs of all members, [B, M, C]; of one head's, [B, C], as they are."""
     if outputs_BC.dim() == 2:
-        return outputs_BC, labels_B
-    return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1], dim=0)
+        return labels_B, weights_B
+    members = outputs_BC.shape[1]
+    return labels_B.repeat_interleave(members, dim=0), None if weights_B is None else weights_B.repeat_interleave(
+        members, dim=0
+    )
+
+
+def mean_by_weight(losses_B: Tensor, weights_B: Tensor, total_B: Tensor) -> Tensor:
+    """Return the sum of weighted losses by that of ``total_B``: a row of weight 2 counts as two rows."""
+    weights_B = weights_B.to(losses_B.dtype)
+    return (weights_B * losses_B).sum() / total_B.to(losses_B.dtype).sum()
 
 
 Task = Classification | Regression
@@ -181,53 +272,70 @@ class Tested(NamedTuple):
     predictions_NC: Tensor
 
 
-def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> Tested:
+def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor, weights_N: Tensor | None = None) -> Tested:
     """Return metrics and predictions of the head's outputs, in batches [B, C]. Raises Diverged if not finite."""
     # By batch, each loss added in float64: one call over all samples would add them in float32.
-    batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
-    loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
+    sizes = [len(outputs_BC) for outputs_BC in outputs]
+    weights = [None] * len(sizes) if weights_N is None else torch.split(weights_N, sizes)
+    batches = zip(outputs, torch.split(labels_N, sizes), weights, strict=True)
+    loss_sum = sum(task.test_loss(*batch) for batch in batches)
     predictions_NC = task.predictions(torch.cat(list(outputs)))
-    metrics = task.metrics(predictions_NC, labels_N)
-    return Tested(metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}, predictions_NC)
+    metrics = task.metrics(predictions_NC, labels_N, weights_N)
+    total = len(labels_N) if weights_N is None else float(weights_N.sum())
+    return Tested(metrics | {"loss": finite(loss_sum / total, "the test loss")}, predictions_NC)
 
 
-def _regression(train_labels_N: Tensor, metric: str) -> Regression:
+def _regression(train_labels_N: Tensor, weights_N: Tensor | None, metric: str) -> Regression:
     if not train_labels_N.is_floating_point():
         raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
     # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
     mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))
+    if weights_N is not None:
+        labels, weights = train_labels_N.double(), weights_N.double() / weights_N.double().sum()
+        mean = float((weights * labels).sum())
+        std = float((weights * (labels - mean).square()).sum().sqrt())
     if std == 0:
         raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
     return Regression(mean, std, metric)
 
 
-def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: Tensor) -> Task:
-    """Return an experiment's task, given the names of the classes (empty: values) and the training labels.
+def task_of(
+    config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: Tensor, weights_N: Tensor | None = None
+) -> Task:
+    """Return an experiment's task, given the names of the classes (empty: values), training labels and their weights.
 
     Raises ValueError, naming the field, for labels or settings that do not fit it.
     """
     chosen = config.evaluation.metric
     if config.task == "regression":
-        task: Task = _regression(train_labels_N, chosen or "rmse")
+        task: Task = _regression(train_labels_N, weights_N, chosen or "rmse")
     else:
         of_table = config.data.dataset.kind in TABLE_KINDS
         task = Classification(
             len(classes),
-            _class_weights(config.training.class_weights, classes, train_labels_N),
+            _class_weights(config.training.class_weights, classes, train_labels_N, weights_N),
             config.evaluation.threshold,
             chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
             classes,
             config.training.label_smoothing,
+            _costs(config, classes),
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")
     return task
 
 
+def _costs(config: ExperimentConfig, classes: tuple[str, ...]) -> tuple[float, float] | None:
+    costs = config.evaluation.decision
+    if costs is not None and len(classes) != 2:
+        raise ValueError(f"evaluation.decision: is for two classes, and there are {len(classes)}; leave it out")
+    return None if costs is None else (costs["fp"], costs["fn"])
+
+
 def _class_weights(
-    wanted: ClassWeights | None, classes: tuple[str, ...], train_labels_N: Tensor
+    wanted: ClassWeights | None, classes: tuple[str, ...], train_labels_N: Tensor, weights_N: Tensor | None = None
 ) -> tuple[float, ...] | None:
-    """Return a weight per class: as given (default 1), or "balanced", N / (C x samples of the class).
+    """Return a weight per class: as given (default 1), or "balanced", N / (C x samples of the class), by row weights.
 
     Raises ValueError for a class that is unknown, or has no training sample to be balanced by.
     """
@@ -239,7 +347,10 @@ def _class_weights(
         if not bool(counts.all()):
             missing = classes[int((counts == 0).nonzero()[0])]
             raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")
-        return tuple(len(train_labels_N) / (len(classes) * int(count)) for count in counts)
+        if weights_N is not None:
+            counts = torch.bincount(train_labels_N, weights_N.double(), minlength=len(classes))
+        total = len(train_labels_N) if weights_N is None else float(counts.sum())
+        return tuple(total / (len(classes) * float(count)) for count in counts)
     if unknown := [name for name in wanted if name not in classes]:
         raise ValueError(f"training.class_weights: unknown class {unknown[0]!r}; known: {', '.join(classes)}")
     return tuple(float(wanted.get(name, 1.0)) for name in classes)

@@ -4,6 +4,7 @@
     PARTY.safetensors           features        train.ids, train.features, test.ids, test.features
                                                 (and train.features_1, ... where a sample has several tensors)
     labels.safetensors          labels          train.ids, train.labels, test.ids, test.labels
+                                                (and train.weights, test.weights, float64 [N], where rows weigh)
     shared_labels.safetensors   shared_labels   train.ids, train.labels
 
 ids: int64 [N], unique, the same in the same order in all files of an experiment. features: [N, ...], as the source has
@@ -33,6 +34,8 @@ PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
 PRESENT = "present"
 """Name of the tensor that tells which rows are present; left out if none is missing."""
+WEIGHTS = "weights"
+"""Name of the tensor of the labels' weights; left out if all are alike."""
 
 
 def numbered(row: int) -> str:
@@ -70,16 +73,21 @@ class Labels:
     """bool [N, K]: True if the party, in the parties' order, has a row for the sample; None: all have all."""
     keys: tuple[Sequence[str], ...] = ()
     """Keys of a table's test samples, as in `NewSamples`; never part of a file of labels."""
+    weights: Tensor | None = None
+    """float64 [N], above 0: weight of each sample in loss, metrics and statistics; None: all are alike."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
         check_labels("labels", self.values, len(self.ids))
         if self.present is not None:  # of any K: how many parties there are is not known here
             check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
+        if self.weights is not None:
+            check_weights(self.weights, len(self.ids))
 
     def take(self, order: Tensor) -> "Labels":
         """Return the given rows (int64 [M], no row twice), in the order given; without keys."""
-        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order])
+        present, weights = (None if each is None else each[order] for each in (self.present, self.weights))
+        return Labels(self.ids[order], self.values[order], present, weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +224,7 @@ def read_tensors(
                 raise ValueError(f"{field}: {path} holds {holds}, not {' or '.join(kinds)}")
             names = kinds[holds]
             held: set[str] = set(file.keys())
-            due = [name for name in names if name in held or not name.endswith(PRESENT)]
+            due = [name for name in names if name in held or not name.endswith((PRESENT, WEIGHTS))]
             if held != set(due):
                 raise ValueError(
                     f"{field}: {path} has the tensors {', '.join(sorted(held))} instead of {', '.join(due)}"
@@ -244,12 +252,12 @@ def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(cast(list[str], names))
 
 
-def _label_names(split: str) -> tuple[str, str, str]:
-    return f"{split}.ids", f"{split}.labels", f"{split}.{PRESENT}"
+def _label_names(split: str) -> tuple[str, str, str, str]:
+    return f"{split}.ids", f"{split}.labels", f"{split}.{PRESENT}", f"{split}.{WEIGHTS}"
 
 
 def _label_tensors(split: str, labels: Labels) -> dict[str, Tensor]:
-    return _named(_label_names(split), (labels.ids, labels.values, labels.present))
+    return _named(_label_names(split), (labels.ids, labels.values, labels.present, labels.weights))
 
 
 def _named(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, Tensor]:
@@ -257,8 +265,16 @@ def _named(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, 
 
 
 def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
-    ids, values, present = _label_names(split)
-    return Labels(tensors[ids], tensors[values], tensors.get(present))
+    ids, values, present, weights = _label_names(split)
+    return Labels(tensors[ids], tensors[values], tensors.get(present), weights=tensors.get(weights))
+
+
+def check_weights(weights: Tensor, samples: int) -> None:
+    """Raise ValueError for anything but finite numbers float64 [samples] above 0."""
+    if weights.dtype != torch.float64 or tuple(weights.shape) != (samples,):
+        raise ValueError(f"weights: expected float64 [{samples}], got {weights.dtype} {list(weights.shape)}")
+    if not bool(((weights > 0) & weights.isfinite()).all()):
+        raise ValueError("weights: must be above 0 and finite; leave rows without weight out")
 
 
 def check_classes(classes: Sequence[str], labels: Tensor) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vfl.base.amounts import amount
 from vfl.base.digest import weights_digest
 from vfl.base.macs import count_macs, count_parameters
+from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.core.export_model import TOLERANCE, Exported, export_model
 from vfl.core.local import LocalFederation
@@ -32,6 +33,7 @@ from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, v
 from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import read_summary
 
 CHECKED_SAMPLES = 32
 HEAD = "head"
@@ -71,7 +73,8 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     try:
         unfinished.mkdir(parents=True)
         card = write(unfinished) | {
-            "leakage": read_audit(run_dir, CheckpointStore(run_dir / "checkpoints").rounds()[-1])
+            "tested": _tested(run_dir),
+            "leakage": read_audit(run_dir, CheckpointStore(run_dir / "checkpoints").rounds()[-1]),
         }
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
@@ -81,6 +84,17 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return card
+
+
+def _tested(run_dir: Path) -> list[str]:
+    """Return lines about a finished run: its metrics, and what they warn of."""
+    if not (run_dir / "summary.json").exists():
+        return []
+    summary = read_summary(run_dir)
+    values = reached(summary)[1].items()
+    named = ", ".join(f"{title(name)} {format_metric(name, value)}" for name, value in values)
+    lines = [f"{evaluated(summary)}: {named}" if named else "", decision_line(summary), worse_than_constant(summary)]
+    return [line for line in lines if line]
 
 
 def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:

@@ -7,7 +7,17 @@ from itertools import compress
 from typing import Any
 
 from vfl.base.amounts import amount
-from vfl.base.metrics import LOWER_IS_BETTER, axis, format_metric, in_axis_units, title
+from vfl.base.metrics import (
+    CALIBRATION,
+    LOWER_IS_BETTER,
+    axis,
+    decision_line,
+    format_metric,
+    in_axis_units,
+    title,
+    worse_than_constant,
+)
+from vfl.base.metrics import reached as reached_metrics
 from vfl.reports.judge import (
     TIE,
     cheapest_within,
@@ -55,7 +65,15 @@ def tables(subject: Subject) -> list[TableData]:
     errors = [errors_table(subject)] if subject.lightweights else []
     time = [time_table(subject)] if subject.followed else []
     leaks = [table for run in subject.runs for table in _leakage_table(subject, run)]
-    return [*choice, settings_table(subject), *time, *_subsets_table(subject), *errors, *leaks]
+    return [
+        *choice,
+        settings_table(subject),
+        *_calibration_table(subject),
+        *time,
+        *_subsets_table(subject),
+        *errors,
+        *leaks,
+    ]
 
 
 def _leakage_table(subject: Subject, run: ReportedRun) -> list[TableData]:
@@ -109,6 +127,34 @@ def settings_table(subject: Subject) -> TableData:
     filled = [any(column) for column in zip(*rows, strict=True)]  # a single run's or clients' table has empty columns
     kept = [tuple(compress(row, filled)) for row in (headings, *rows)]
     return TableData("Settings", caption, kept[0], kept[1:])
+
+
+def _calibration_table(subject: Subject) -> list[TableData]:
+    """Return how far each run's probabilities can be trusted, and what deciding by costs gives; none of amounts."""
+    values = {run.name: reached_metrics(run.summary)[1] for run in subject.runs}
+    rows = [
+        (
+            run.name,
+            *(f"{values[run.name][name]:.4f}" for name in CALIBRATION),
+            _number(run.summary.get("constant", {}).get("log_loss")),
+        )
+        for run in subject.runs
+        if values[run.name].keys() >= {*CALIBRATION}
+    ]
+    if not rows:
+        return []
+    told = [
+        f"{run.name}: {line}."
+        for run in subject.runs
+        for line in (worse_than_constant(run.summary), decision_line(run.summary))
+        if line
+    ]
+    caption = (
+        "Log loss, beside that of the training rows' class shares, and expected calibration error: by how much "
+        "probabilities and the shares that came true differ, mean over ten bins."
+    )
+    headings = ("run", "log loss", "calibration error", "log loss of the shares")
+    return [TableData("Calibration", " ".join([caption, *told]), headings, rows)]
 
 
 def time_table(subject: Subject) -> TableData:

@@ -45,6 +45,8 @@ class Optimizer(ABC):
         for group in self.param_groups:
             # A parameter without a gradient stays as it is, even with weight decay and momentum.
             moved = [each for each in group["params"] if each.grad is not None]
+            if self.config.clip_gradient is not None:
+                nn.utils.clip_grad_norm_(moved, self.config.clip_gradient)
             self._move(moved, [each.grad for each in moved], group["lr"])
 
     @abstractmethod

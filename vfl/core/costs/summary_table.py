@@ -7,7 +7,7 @@ from rich.table import Table
 
 from vfl.base.amounts import amount
 from vfl.base.costs import savings
-from vfl.base.metrics import headline
+from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.console import numbers_table
 
 
@@ -18,7 +18,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table = numbers_table(
         f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
         ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
-        "\n".join(line for line in (of_class, _savings(summary)) if line),
+        "\n".join(
+            line for line in (of_class, decision_line(summary), worse_than_constant(summary), _savings(summary)) if line
+        ),
     )
     parties = summary["parties"]
     for name, party in parties.items():

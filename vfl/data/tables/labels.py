@@ -63,6 +63,22 @@ def read_labels(
     return torch.from_numpy(index[column.codes[rows]]), classes
 
 
+def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
+    """Take the column of the samples' weights out of the table; return those of some rows, float64 [N].
+
+    Raises TableError for one that is missing or not above 0.
+    """
+    column = table.columns.pop(name)
+    assert isinstance(column, Numbers)
+    weights = column.values[rows]
+    if not (wrong := ~(weights > 0)).any():
+        return torch.from_numpy(weights)
+    first = int(wrong.argmax())
+    what = "is missing" if np.isnan(weights[first]) else f"is {weights[first]:g}"
+    where = f"{table.path}: weight column {name!r}, row {table.rows[rows[first]]}"
+    raise TableError(f"{where}: {what}; a weight is above 0; leave out the row, if it is not to count")
+
+
 def positive_last(
     classes: tuple[str, ...], positive: str | None, field: str = "data.positive_class"
 ) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
-from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, refuse_copies
+from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, read_weights, refuse_copies
 from vfl.data.tables.matching_input import of_rows, rows_match
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
@@ -235,7 +235,8 @@ class Tables(Source):
         kinds = config.features
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
-            no_features = [name for name in (config.label, self.data.group) if name is not None]
+            beside = (config.label, config.weight, self.data.group)
+            no_features = [name for name in beside if name is not None]
             kinds, lines = propose_features(
                 path, [*key_of(config), *foreign, *no_features], config.missing, config.not_missing
             )
@@ -244,6 +245,9 @@ class Tables(Source):
         for name in key_of(config):
             if kinds.get(name, "ignore") != "ignore":
                 warnings.warn(f"{path}: column {name!r} is the key and a feature; does it say anything?", stacklevel=2)
+        if config.weight is not None and kinds.get(config.weight, "ignore") != "ignore":
+            what = f"column {config.weight!r} is the samples' weight"
+            raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
         for table in self.data.tables.values():
             if table.label is not None and kinds.get(table.label, "ignore") != "ignore":
                 what = f"column {table.label!r} is the label, or has its name"
@@ -265,6 +269,8 @@ class Tables(Source):
         kinds = dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
+            if config.weight is not None:
+                kinds[config.weight] = "number"
         if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
             raise TableError(f"data.tables.{owner}.not_missing: {path} has no column {unknown[0]!r}")
         path, keys = new or path, keys_of(config, owners)
@@ -329,6 +335,8 @@ class Tables(Source):
         values, classes = read_labels(
             table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS, self.data.positive_class
         )  # over all samples, so that training and test number classes alike
+        column = self.data.tables[self.leader].weight
+        weights_N = None if column is None else read_weights(table, column, rows)
         refuse_copies(table, name, rows)
         if self.data.validation_share:
             what = f"{len(test)} training samples are evaluated; the test stays unseen until predict --split test"
@@ -341,8 +349,16 @@ class Tables(Source):
         keys = (key, *key_cells(table.keys[key].take(pa.array(rows[test]))))
         return LabelData(
             classes,
-            Labels(ids[train], values[train], self._present(joined, train)),
-            Labels(ids[test], values[test], self._present(joined, test), keys),
+            *(
+                Labels(
+                    ids[part],
+                    values[part],
+                    self._present(joined, part),
+                    own,
+                    None if weights_N is None else weights_N[part],
+                )
+                for part, own in ((train, ()), (test, keys))
+            ),
         )
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:

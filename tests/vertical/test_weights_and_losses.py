@@ -1,0 +1,138 @@
+"""What the label owner decides alone: weights of samples, its own loss, clipping; equal to what each one stands for."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from two_tables import ROWS, sections_of, write_tables
+
+import vfl
+from vfl.config import ConfigError, parse_config
+from vfl.core.local import build_in_process
+from vfl.data.files import load_label_data, write_label_data
+from vfl.data.split import conceal, split_data
+from vfl.runs.runtime import start_runtime
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(40, 4)).astype(np.float32)
+Y = (X[:, 0] + X[:, 2] > 0).astype(int)
+QUICK: dict[str, Any] = {"threads": 1, "training.rounds": 2, "training.batch_size": 32}
+
+
+def parties() -> list[vfl.Party]:
+    torch.manual_seed(0)
+    return [vfl.Party(name, part, nn.Linear(2, 3)) for name, part in (("a", X[:, :2]), ("b", X[:, 2:]))]
+
+
+def digest(y: Any = Y, settings: dict[str, Any] | None = None, **given: Any) -> str:
+    run = vfl.fit(parties(), y, test=range(32, 40), settings=QUICK | (settings or {}), **given)
+    return run.summary["model_digest"]
+
+
+def weighted_tables(folder: Any, weights: Any = None) -> dict[str, Any]:
+    tables = write_tables(folder, range(ROWS), labelled=True)
+    heading, *lines = tables["bank"].read_text().splitlines()
+    weights = weights or [1 + row % 3 for row in range(ROWS)]
+    rows = [f"{line},{weight}" for line, weight in zip(lines, weights, strict=True)]
+    tables["bank"].write_text("\n".join([f"{heading},w", *rows]))
+    sections = {"name": "x", "threads": 1, **sections_of(tables)}
+    sections["data"]["tables"]["bank"]["weight"] = "w"
+    sections["training"]["batch_size"] = 16
+    return sections
+
+
+def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path: Any):
+    sections = weighted_tables(tmp_path)
+    split = split_data(parse_config(sections))
+    weights = split.labels.train.weights
+    assert weights is not None
+    keys = [int(key) for (key,) in split.labels.test.keys[1:]]
+    assert split.labels.test.weights is not None
+    assert split.labels.test.weights.tolist() == [1 + key % 3 for key in keys]
+    write_label_data(tmp_path / "labels.safetensors", conceal(split, b"s" * 32).labels)
+    back = load_label_data(tmp_path / "labels.safetensors").train.weights
+    assert back is not None
+    assert sorted(back.tolist()) == sorted(weights.tolist())
+    config = parse_config(sections)
+    server = build_in_process(config, start_runtime(config)).server
+    server.train_round(0)
+    plain = copy.deepcopy(sections)
+    plain["data"]["tables"]["bank"].pop("weight")
+    plain["data"]["tables"]["bank"]["features"]["w"] = "ignore"
+    without = build_in_process(parse_config(plain), start_runtime(config)).server
+    without.train_round(0)
+    assert server.summary()["model_digest"] != without.summary()["model_digest"]
+    assert server.evaluate().keys() == without.evaluate().keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"weights": [0] + [1] * (ROWS - 1)}, "weight column 'w', row 2: is 0; a weight is above 0"),
+        ({"weights": [""] + [1] * (ROWS - 1)}, "weight column 'w', row 2: is missing"),
+        ({"owner": "shop"}, "data.tables.shop.weight: is a column of the label's table"),
+        ({"feature": "w"}, "column 'w' is the samples' weight; make it ignore"),
+        ({"labels": "shared"}, "training.labels: parties that hold the labels would need their weights"),
+    ],
+)
+def test_weights_that_do_not_fit_are_one_line(tmp_path: Any, change: dict[str, Any], line: str):
+    sections = weighted_tables(tmp_path, change.get("weights"))
+    tables = sections["data"]["tables"]
+    if "owner" in change:
+        tables["shop"]["weight"] = tables["bank"].pop("weight")
+    if "feature" in change:
+        tables["bank"]["features"]["w"] = "number"
+    sections["training"]["labels"] = change.get("labels", "server")
+
+    def build() -> None:
+        config = parse_config(sections)
+        build_in_process(config, start_runtime(config))
+
+    with pytest.raises(ValueError, match=line):
+        build()
+
+
+def test_weights_of_one_and_an_own_loss_equal_the_built_in_one_to_the_bit():
+    assert digest(loss=F.cross_entropy) == digest()
+    amounts = X[:, 0].astype(float)
+
+    def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(outputs[:, 0], targets)
+
+    assert digest(amounts, loss=squared) == digest(amounts)
+    assert digest(loss=lambda outputs, targets: 2 * F.cross_entropy(outputs, targets)) != digest()
+
+
+def test_a_long_limit_of_the_gradient_keeps_the_bits_and_a_short_one_the_length():
+    assert digest(settings={"training.optimizer.clip_gradient": 1e9}) == digest()
+    assert digest(settings={"training.optimizer.clip_gradient": 1e-3}) != digest()
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no scalar": ({"loss": lambda outputs, targets: outputs}, "loss: must return a scalar"),
+    "both": ({"loss": F.cross_entropy, "sample_weight": np.ones(40)}, "sample_weight: goes with the built-in loss"),
+    "few": ({"sample_weight": [1.0]}, "sample_weight: expected 40 weights, one a row"),
+    "zero": ({"sample_weight": np.zeros(40)}, "sample_weight: a weight is above 0"),
+    "text": ({"sample_weight": ["x"] * 40}, "sample_weight: expected numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_losses_and_weights_that_do_not_fit_are_one_line(kind: str):
+    given, line = WRONG[kind]
+    with pytest.raises(ConfigError, match=line):
+        digest(**given)
+
+
+def test_estimators_take_weights_and_a_loss():
+    quick: dict[str, Any] = {"rounds": 1, "random_state": 0, "settings": {"threads": 1}}
+    weighed = vfl.VerticalClassifier(**quick).fit({"a": X}, Y, sample_weight=1.0 + Y)
+    assert weighed.run_.config.data.tables["a"].weight == "lvfl_weight"
+    plain = vfl.VerticalClassifier(**quick).fit({"a": X}, Y)
+    same = vfl.VerticalClassifier(loss=F.cross_entropy, **quick).fit({"a": X}, Y)
+    assert (same.predict_proba({"a": X}) == plain.predict_proba({"a": X})).all()
+    assert (weighed.predict_proba({"a": X}) != plain.predict_proba({"a": X})).any()
