@@ -314,7 +314,10 @@ def test_an_estimator_of_a_plain_array_passes_the_quick_checks_of_scikit_learn(k
     assert estimator.get_params()["rounds"] == 1
 
 
-REFUSED = {
+UNWEIGHTED = {
+    "check_sample_weight_equivalence_on_dense_data": "the check gives weights of zero, which are refused",
+}
+REFUSED = UNWEIGHTED | {
     "check_regressors_no_decision_function": "the check gives a column as y; a column that equals the label is refused",
 }
 """Checks of scikit-learn that fail, with the reason."""
@@ -322,9 +325,7 @@ REFUSED = {
 
 @pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # the checks bring tables that are warned of, on purpose
-@pytest.mark.parametrize(
-    ("kind", "refused"), [(vfl.VerticalClassifier, dict[str, str]()), (vfl.VerticalRegressor, REFUSED)]
-)
+@pytest.mark.parametrize(("kind", "refused"), [(vfl.VerticalClassifier, UNWEIGHTED), (vfl.VerticalRegressor, REFUSED)])
 def test_an_estimator_of_a_plain_array_passes_check_estimator(kind: type[Any], refused: dict[str, str]):
     """But for what is listed, and what scikit-learn itself skips without SCIPY_ARRAY_API."""
     estimator = kind(rounds=1, random_state=0, settings={"threads": 1})

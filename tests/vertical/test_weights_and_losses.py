@@ -116,7 +116,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no scalar": ({"loss": lambda outputs, targets: outputs}, "loss: must return a scalar"),
     "both": ({"loss": F.cross_entropy, "sample_weight": np.ones(40)}, "sample_weight: goes with the built-in loss"),
     "few": ({"sample_weight": [1.0]}, "sample_weight: expected 40 weights, one a row"),
-    "zero": ({"sample_weight": np.zeros(40)}, "sample_weight: a weight is above 0"),
+    "zero": ({"sample_weight": np.zeros(40)}, "sample_weight: weights are finite and above 0"),
     "text": ({"sample_weight": ["x"] * 40}, "sample_weight: expected numbers"),
 }
 

@@ -192,7 +192,9 @@ def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[n
     if weights.shape != (rows,):
         raise ConfigError(f"{field}: expected {rows} weights, one a row, got {list(weights.shape)}")
     if not ((weights > 0) & np.isfinite(weights)).all():
-        raise ConfigError(f"{field}: a weight is above 0 and finite; leave out rows that are not to count")
+        raise ConfigError(
+            f"{field}: weights are finite and above 0; a row of weight zero counts for no class or value, leave it out"
+        )
     return weights
 
 
