@@ -6,7 +6,7 @@ Shapes: N samples, C classes.
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
