@@ -1,6 +1,7 @@
 """What is predicted: losses and default metrics by task, and metrics against scikit-learn's."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,10 +148,8 @@ def test_a_row_of_weight_two_counts_as_two_rows_in_loss_metrics_and_statistics(k
     repeated = task_of(experiment(**sections), classes, labels[rows])
     for name, value in task_state(repeated).items():
         assert task_state(weighted)[name] == (pytest.approx(value) if name in ("mean", "std") else value), name
-    close = {"rtol": 1e-6, "atol": 1e-7}
-    torch.testing.assert_close(
-        weighted.loss(outputs, labels, weights), repeated.loss(outputs[rows], labels[rows]), **close
-    )
+    close = partial(torch.testing.assert_close, rtol=1e-6, atol=1e-7)
+    close(weighted.loss(outputs, labels, weights), repeated.loss(outputs[rows], labels[rows]))
     own, many = (
         measure(weighted, [outputs[:5], outputs[5:]], labels, weights),
         measure(repeated, [outputs[rows]], labels[rows]),

@@ -119,7 +119,7 @@ def ours(settings: dict[str, Any], train: pd.DataFrame, y: np.ndarray, test: pd.
     model = kind(random_state=0, settings={"threads": 1, **settings})
     model.fit({owner: train[names] for owner, names in dealt.items()}, y)
     given = {owner: test[names] for owner, names in dealt.items()}
-    return model.predict_proba(given) if classes else model.predict(given)
+    return model.predict_proba(given) if isinstance(model, vfl.VerticalClassifier) else model.predict(given)
 
 
 def temperature(told: np.ndarray, truth: np.ndarray) -> float:
