@@ -148,7 +148,7 @@ def calibration_error(told_N: Tensor, true_N: Tensor, weights_N: Tensor | None =
     """
     told, true = told_N.double().cpu(), true_N.double().cpu()
     weights = torch.ones_like(told) if weights_N is None else weights_N.double().cpu()
-    bins = (told * BINS).long().clamp(max=BINS - 1)
+    bins = (told * BINS).long().clamp(0, BINS - 1)  # NaN, of weights that diverged, falls anywhere and stays NaN
     differences = torch.bincount(bins, weights * (told - true), minlength=BINS)
     return float(differences.abs().sum() / weights.sum())
 
