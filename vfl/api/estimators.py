@@ -46,7 +46,6 @@ from vfl.api.frames_to_files import (
     write_owners,
 )
 from vfl.base.errors import PeerLost
-from vfl.base.metrics import worse_than_constant
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -220,6 +219,7 @@ class _Vertical(BaseEstimator):
         chosen: Mapping[str, str],
     ) -> "tuple[Run, InProcess]":
         from vfl.api.train import Run
+        from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
         from vfl.runs.mode import Built
