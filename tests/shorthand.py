@@ -87,4 +87,6 @@ def replace_links(server: HeadServer, links: Sequence[Any]) -> None:
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:
-    return [link.party for link in links_of(server) if isinstance(link, LocalLink)]
+    return [
+        link.party for link in links_of(server) if isinstance(link, LocalLink) and isinstance(link.party, FeatureParty)
+    ]

@@ -144,6 +144,7 @@ def test_what_is_under_way_when_a_party_is_lost_is_of_nobody():
     assert [each.read(lambda reply: bytes(reply.only(PartKind.EMBEDDING))) for each in asked] == [None, None]
     assert told == ["party_1 is lost"]
     assert not party.present
+    assert party.ledger
     assert party.ledger.costs["party_1"].uplink_bytes == {}
 
 
@@ -160,6 +161,7 @@ def test_a_party_whose_reply_is_wrong_is_dropped_and_nothing_of_it_booked():
     party, told = droppable(Wrong())
     assert party.ask(Message(Kind.EMBED)).read(lambda reply: reply.only(PartKind.EMBEDDING)) is None
     assert told == ["party_1 is lost: DONE message with 0 EMBEDDING parts instead of 1"]
+    assert party.ledger
     assert party.ledger.costs["party_1"].uplink_bytes == {}
     assert party.ask(Message(Kind.DESCRIBE)).reply is None
 

@@ -90,7 +90,7 @@ def build_gaps(configure, monkeypatch):
         monkeypatch.setattr(ImageGrid, "split", lambda source: with_gaps(whole(source)))
         config = configure(**sections)
         built = build_in_process(config, start_runtime(config))
-        return built.server, built.parties
+        return built.server, list(built.parties)
 
     whole = ImageGrid.split
     return build

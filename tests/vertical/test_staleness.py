@@ -95,6 +95,7 @@ class LateLink(LocalLink):
 
     def __init__(self, party: FeatureParty) -> None:
         super().__init__(party)
+        self.pending = party.pending
         self.waiting = deque[bytes]()
         self.answers = deque[Message]()
         self.most_under_way = self.most_pending = 0
@@ -106,7 +107,7 @@ class LateLink(LocalLink):
 
     def handle(self) -> Message:
         answer = self.party.handle(unpack(self.waiting.popleft()))
-        self.most_pending = max(self.most_pending, len(self.party.pending))
+        self.most_pending = max(self.most_pending, len(self.pending))
         return unpack(pack(answer))
 
 
@@ -162,7 +163,7 @@ def test_late_answers_and_a_resume_change_no_bit_and_no_more_is_under_way_than_w
         assert isinstance(link, LateLink)
         assert link.most_under_way == link.most_pending == sections["training"]["staleness"] + 1
         assert not link.waiting
-        assert not link.party.pending
+        assert not link.pending
     assert {report.head_drift for report in prompt.reports.last.values()} <= {0.0, None}
     ours, theirs, again = prompt.summary(), late.summary(), resumed.summary()
     for summary in (ours, theirs, again):
