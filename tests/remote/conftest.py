@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from fork_server import ROOT, ForkServer
+from two_tables import ROWS, sections_of, write_tables
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.parties.launch.local_launch import prepare, process_configs
@@ -21,6 +22,8 @@ from vfl.parties.network.tls.certificates import SERVER
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import PROCESSES
+
+from .service import NEW, Service
 
 PATIENCE_S = 100.0
 """For a whole federation on a machine that does much else."""
@@ -290,3 +293,37 @@ def train_in_process(config: ExperimentConfig, run_dir: Path) -> dict[str, Any]:
 
     run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
     return outcome_of(run_dir)
+
+
+@pytest.fixture(scope="module")
+def train(trained_with, tmp_path_factory: pytest.TempPathFactory):
+    """Make the run of the processes of two owners, with tables of rows to be scored, and the run of one process."""
+    from rich.console import Console
+
+    from vfl.runs.run import run_experiment
+
+    def make(write, sections):
+        folder = tmp_path_factory.mktemp("tables")
+        for name in ("old", "new"):
+            (folder / name).mkdir()
+        old, new = write(folder / "old", range(ROWS), labelled=True), write(folder / "new", NEW, labelled=False)
+        federation = trained_with(**sections(old) | {"serving": {"timeout_ms": 5000, "gather_ms": 5}})
+        run_experiment(federation.config, folder / "whole", resume=False, console=Console(quiet=True))
+        return federation, new, folder / "whole"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def trained(train):
+    return train(write_tables, sections_of)
+
+
+@pytest.fixture
+def service(trained, tmp_path: Path) -> Iterator[Service]:
+    federation, tables, whole = trained
+    copies = {owner: tmp_path / f"{owner}.csv" for owner in tables}
+    for owner, path in copies.items():
+        path.write_bytes(tables[owner].read_bytes())
+    yield Service(federation, copies, whole)
+    federation.close()
