@@ -2,9 +2,11 @@
 
     python -m scripts.lab.evidence [--check]
 
-claims/*.yaml name the claims, the rows that measure them, the endpoint and the margin. On the pages the tables stand
-between ``<!-- claims: NAME -->`` or ``<!-- accuracies: FILE -->`` and ``<!-- end -->``. With --check nothing is
-written, and files that would change are named. Exit codes: 0 done, 2 bad input or, with --check, files that differ.
+claims/*.yaml name the claims, the rows that measure them, the endpoint and the margin. A paper's claim stands in the
+index or on its page, never on both; a control beside the claim that it controls. On the pages the tables stand between
+``<!-- claims: NAME -->`` or ``<!-- accuracies: FILE -->`` and ``<!-- end -->``; commands.txt has the command of every
+setting. With --check nothing is written, and files that would change are named. Exit codes: 0 done, 2 bad input or,
+with --check, files that differ.
 """
 
 import argparse
@@ -15,18 +17,18 @@ from pathlib import Path
 
 from pydantic import Field
 
-from scripts.lab.measures import MACS, SENT, Effect, Measure, measured, relative_cost, summary_of_methods
+from scripts.lab.measures import MACS, SENT, Effect, Measure, measured, relative_cost, sides, summary_of_methods, table
 from vfl.base.errors import ConfigError
 from vfl.config.files import read_yaml
 from vfl.config.settings import Section
 from vfl.console import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
-from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
+PAPER = ("claim", "paper", "ours", "difference", "control", "verdict", "data, seeds")
+OURS = ("claim", "verdict", "effect", "seeds", "page")
 COSTS = ("bytes", "multiply-accumulates")
 """First over second."""
 SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "leakage", "benchmark")
@@ -47,31 +49,44 @@ INTRODUCTION = """# What is known
 - LVFL and FedMom print no numbers in their figures: for them there is a direction to compare, and no difference.
 - Our data are smaller, or JPEG copies, and seeds are few: read the setting of a row before its number.
 - Not tried: Corollary 1 as a prediction, and whatever says so below. Nothing was run on CUDA.
-- The accuracies that the papers print are not beside ours on this page; their data and sizes are others.
+- The papers' numbers stand beside ours; as data and sizes are others, only directions can be compared.
 - Every row follows from committed files; a test fails where README, this page and the rows disagree.
 
 ## How to read a row
 
-Written by `python -m scripts.lab.evidence`; `scripts/lab/claims/` has endpoint, direction and margin of each claim. An
-effect is the mean over seeds of the difference between two runs of one seed, first less second, with Student's 95 %
-interval; of a benchmark the median of paired ratios. Several settings that are pooled give one value per seed.
+**Difference** (or effect), in points of accuracy but where a unit stands: first less second of two runs of one seed,
+with Student's 95 % interval over seeds (benchmarks: median of paired ratios). **Ours**, **paper**: first/second; –:
+the paper prints no number. **3×4**: three seeds, four settings pooled. **Control**: that difference against a
+control, most often FedAvg with steps as long. **holds**: the interval excludes 0 on the claimed side, against the
+control too; for no loss, its lower end is within the margin. **fails**: it excludes 0 on the other side, or no effect
+exceeds the margin; for no loss, all is below it. **undecided**: neither, fewer than three seeds, or the control does
+as well or was not run. **measured**: a number that claims nothing. **not tried**: no rows. Of horizontal methods
+accuracies are means of the last tenth of the evaluations, targets nine tenths of the median best accuracy.
 
-- **holds**: the interval excludes 0 on the claimed side; for no loss, its lower end is within the margin.
-- **fails**: it excludes 0 on the other side, or no effect is larger than the margin; for no loss, all is below it.
-- **undecided**: neither; fewer than three seeds; or the control does as well, or was not run: the row says so.
-- **measured**: a number that claims nothing.
-- **not tried**: no rows.
+`scripts/lab/claims/` has endpoint, direction and margin of each claim. Those of `lvfl-prunings`, the frontiers (but
+for the margin of "not higher"), leakage and `members` (but for its margins and the comparison with boosting) were
+declared before their runs, the others afterwards. Intervals are single ones; where a row names tries, it is widened
+for so many (Bonferroni). This page judges by {count}, all pages by {all}, of which about {false} would exclude 0 by
+chance if all effects were 0.
+"""
+OWN_TITLE = """## This project's own measurements
 
-Endpoints and margins of `lvfl-prunings`, the frontiers (but for the margin of "not higher"), leakage and `members` (but
-for its margins and the comparison with boosting) were declared before their runs; the others were written down after
-them. Intervals are of single comparisons, but where a row names its tries (Bonferroni). This page judges by {count},
-all pages by {all}, of which about {false} would exclude 0 by chance if all effects were 0.
+The others stand on the pages: [tables](tables/README.md), [frontier](frontier/README.md),
+[compression](compression/README.md), [staleness](staleness/README.md), [leakage](leakage/README.md),
+[absence](absence/README.md), [controller](controller/README.md), [matching](matching/README.md),
+[benchmarks](benchmark/README.md), [serving](serving/README.md), [reliability](reliability/README.md).
+"""
+SETTINGS = """## Settings of the papers' rows
+
+Commands: [commands.txt](commands.txt), to be run at the root of a checkout.
 """
 
 
 class Setting(Section):
     """Origin of some rows."""
 
+    data: str = ""
+    """The data set, of a paper's setting."""
     scale: str
     differs: str
     page: str
@@ -85,6 +100,8 @@ class Claim(Section):
     """Source, set from the name of its file."""
     figure: str = ""
     claim: str
+    paper: str = ""
+    """Number that the paper prints; empty if it prints none."""
     setting: str | None = None
     measure: Measure | None = None
     claimed: str = "higher"
@@ -147,7 +164,14 @@ def written() -> dict[Path, str]:
     evidence = read_evidence()
     effects = effects_of(evidence)
     verdicts = {name: verdict(evidence, effects, name) for name in evidence.claims}
-    files = {RESULTS / "README.md": index(evidence, effects, verdicts)}
+    commands = [
+        f"# {name}: {each.scale}\n# differs: {each.differs}\n{each.command.strip()}\n"
+        for name, each in evidence.settings.items()
+    ]
+    files = {
+        RESULTS / "README.md": index(evidence, effects, verdicts),
+        RESULTS / "commands.txt": "\n".join(commands),
+    }
     for path in sorted(RESULTS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if path not in files and BLOCK.search(text):
@@ -168,7 +192,7 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     """Return the verdict on a claim."""
     claim = evidence.claims[name]
     if name not in effects:
-        return "undecided" if claim.lost else "not attempted"
+        return "undecided" if claim.lost else "not tried"
     if claim.claimed == "nothing":
         return "measured"
     effect = effects[name]
@@ -179,54 +203,76 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     if claim.claimed == "none":
         if margin is None:
             raise ConfigError(f"{name}: a claim of no loss needs a margin")
-        return "reproduced" if low >= -margin else "not reproduced" if high < -margin else "undecided"
+        return "holds" if low >= -margin else "fails" if high < -margin else "undecided"
     if claim.claimed == "lower":
         low, high = -high, -low
     if low > 0:
-        control = verdict(evidence, effects, claim.control) if claim.control else "reproduced"
-        return control if control in ("reproduced", "undecided") and not claim.uncontrolled else "confounded"
-    return "not reproduced" if high < 0 or (margin is not None and high <= margin) else "undecided"
+        controlled = not claim.control or verdict(evidence, effects, claim.control) == "holds"
+        return "holds" if controlled and not claim.uncontrolled else "undecided"
+    return "fails" if high < 0 or (margin is not None and high <= margin) else "undecided"
 
 
 def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str]) -> str:
-    """Return the page of all claims."""
+    """Return the page of the papers' claims, and of the most important of our own."""
     shown = {name: claim for name, claim in evidence.claims.items() if claim.index}
     judged = [name for name, effect in effects.items() if effect.low is not None and verdicts[name] != "measured"]
     count, false = len(shown.keys() & set(judged)), round(len(judged) / 20)
     lines = [INTRODUCTION.format(count=count, all=len(judged), false=false)]
     for source in dict.fromkeys(claim.source for claim in shown.values()):
-        title = "This project's own measurements" if source == OWN else source
-        rows = [_row(evidence, effects, verdicts, name) for name, each in shown.items() if each.source == source]
-        lines += [f"## {title}", "", *table(HEADINGS, rows), ""]
-    lines += ["## Settings", "", "Commands are run at the root of a checkout.", ""]
+        names = [name for name, each in shown.items() if each.source == source]
+        if source == OWN:
+            rows = [[*_own(evidence, effects, verdicts, name), _page(evidence, name)] for name in names]
+            lines += [OWN_TITLE, *table(OURS, rows), ""]
+        else:
+            rows = [_papers(evidence, effects, verdicts, name) for name in names]
+            lines += [f"## {source}", "", *table(PAPER, rows), ""]
+    lines += [SETTINGS]
     for name, setting in evidence.settings.items():
-        lines += [f"### {name}", "", f"- Scale: {setting.scale}", f"- Differs from the paper: {setting.differs}"]
-        lines += [f"- Page: [{setting.page}]({setting.page})", "", "```", setting.command.strip(), "```", ""]
+        if setting.data:
+            lines += [f"### {name}", "", f"{setting.scale}. Differs: {setting.differs}. [Page]({setting.page}).", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-SHOWN = {
-    "reproduced": "holds",
-    "not reproduced": "fails",
-    "confounded": "undecided",
-    "not attempted": "not tried",
-}
-"""Words of a page for the verdicts that are others."""
-
-
-def _row(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
-    claim = evidence.claims[name]
+def _claimed(claim: Claim) -> str:
     text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
     text += "; rows by seed were not kept" if claim.lost else "; declared, not yet trained" if claim.pending else ""
-    text += f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else ""
-    text += "; the control does as well" if verdicts[name] == "confounded" and not claim.uncontrolled else ""
     tries = claim.measure.tries if claim.measure else 1
-    text += f"; interval for {tries} tries" if tries > 1 else ""
-    effect = effects.get(name)
-    setting = f"[{claim.setting}](#{claim.setting})" if claim.setting else ""
-    counted = effect.counted if effect else ""
-    shown = effect.text(claim.digits, claim.unit) if effect else ""
-    return [text, SHOWN.get(verdicts[name], verdicts[name]), shown, counted, setting]
+    return text + (f"; {tries} tries" if tries > 1 else "")
+
+
+def _papers(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
+    """Return the row of a paper's claim: its number, ours, their difference, that to the control."""
+    claim, effect = evidence.claims[name], effects.get(name)
+    row = [_claimed(claim), claim.paper or "–", "", "", "", verdicts[name], ""]
+    if claim.measure and claim.setting and effect:
+        row[2] = "/".join(f"{each:.{claim.digits}f}" for each in sides(claim.measure, RESULTS))
+        row[3] = effect.text(claim.digits, _unit(claim))
+        control = effects.get(claim.control or "")
+        row[4] = (
+            control.text(claim.digits, "") if control else f"none: {claim.uncontrolled}" if claim.uncontrolled else ""
+        )
+        data = evidence.settings[claim.setting].data
+        row[6] = f"[{data}](#{claim.setting}), {effect.counted}"
+    return row
+
+
+def _own(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
+    """Return the first four cells of a claim's row."""
+    claim, effect = evidence.claims[name], effects.get(name)
+    text = _claimed(claim) + (f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else "")
+    control = effects.get(claim.control or "")
+    text += f"; against the control {control.text(claim.digits, '')}" if control else ""
+    shown = (effect.text(claim.digits, _unit(claim)), effect.counted) if effect else ("", "")
+    return [text, verdicts[name], *shown]
+
+
+def _unit(claim: Claim) -> str:
+    return "" if claim.unit == "points" else claim.unit
+
+
+def _page(evidence: Evidence, name: str) -> str:
+    page = evidence.settings[evidence.claims[name].setting or ""].page
+    return f"[{page.split('/')[-2]}]({page})"
 
 
 def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str]) -> str:
@@ -234,15 +280,20 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
         file, *studies = found[3].split()
         lines = summary_of_methods(RESULTS / file, studies)
     else:
-        named = [name for name, claim in evidence.claims.items() if claim.table == found[3]]
+        controls = {each.control for each in evidence.claims.values()}
+        named = [
+            name
+            for name, claim in evidence.claims.items()
+            if claim.table == found[3] and name not in controls and (claim.source == OWN or not claim.index)
+        ]
         if not named:
             raise ConfigError(f"claims: none has the table {found[3]!r}")
-        rows = [_row(evidence, effects, verdicts, name)[:4] for name in named]
+        rows = [_own(evidence, effects, verdicts, name) for name in named]
         costs = [_costs(evidence.claims[name].measure) for name in named]
         lines = (
-            table(HEADINGS[:4] + COSTS, [row + cost for row, cost in zip(rows, costs, strict=True)])
+            table(OURS[:4] + COSTS, [row + cost for row, cost in zip(rows, costs, strict=True)])
             if 2 * sum(map(any, costs)) > len(costs)
-            else table(HEADINGS[:4], rows)
+            else table(OURS[:4], rows)
         )
     return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]
 
@@ -251,11 +302,11 @@ def _costs(measure: Measure | None) -> list[str]:
     """Return the bytes of the first of two methods over those of the second, and so its multiply-accumulates."""
     sent = measure and relative_cost(measure, RESULTS, SENT)
     macs = measure and relative_cost(measure, RESULTS, MACS)
-    return [_factor(sent) if sent else "", "" if not macs else f"{100 * macs:.1f} %" if macs < 2 else _factor(macs)]
+    return [_factor(sent) if sent else "", "" if not macs else f"{100 * macs:.0f}%" if macs < 2 else _factor(macs)]
 
 
 def _factor(ratio: float) -> str:
-    return f"÷ {1 / ratio:.1f}" if ratio < 1 else f"× {ratio:.1f}"
+    return f"÷{1 / ratio:.1f}" if ratio < 1 else f"×{ratio:.1f}"
 
 
 def effects_in_readme(evidence: Evidence, effects: Mapping[str, Effect]) -> dict[str, str]:

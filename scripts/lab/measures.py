@@ -17,7 +17,7 @@ from typing import Any, Literal
 from scripts.lab.studies.differences import CONFIDENCE, over_seeds
 from vfl.base.errors import ConfigError
 from vfl.config.settings import Section
-from vfl.reports.markdown import table
+from vfl.reports.markdown import table as spaced_table
 
 ACCURACY = "accuracy/test"
 LAST_TENTH = "last tenth"
@@ -82,11 +82,11 @@ class Effect:
         return f"{self.value:+.{digits}f} ± {(self.high - self.low) / 2:.{digits}f}"
 
     def text(self, digits: int, unit: str) -> str:
-        """Return the number with its interval and unit."""
+        """Return the number with its interval and unit, for a cell of a table."""
         spread = ""
         if self.low is not None and self.high is not None and not self.symmetric:
-            spread = f" ({self.low:.{digits}f} to {self.high:.{digits}f})"
-        return f"{self.quoted(digits)}{spread} {unit}".strip()
+            spread = f" ({self.low:.{digits}f}–{self.high:.{digits}f})"
+        return f"{self.quoted(digits).replace(' ', '')}{spread} {unit}".strip()
 
 
 def measured(measure: Measure, folder: Path) -> Effect:
@@ -117,7 +117,7 @@ def measured(measure: Measure, folder: Path) -> Effect:
     if found.seeds == 1:
         return Effect(found.mean, None, None, 1, "1", measure.reference)
     ends = found.mean - found.half_width, found.mean + found.half_width
-    pooled = f" ({len(measure.studies)} settings pooled)" if len(measure.studies) > 1 else ""
+    pooled = f"×{len(measure.studies)}" if len(measure.studies) > 1 else ""
     return Effect(found.mean, *ends, found.seeds, f"{found.seeds}{pooled}", measure.reference)
 
 
@@ -157,16 +157,39 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[skipped - 1], ordered[count - skipped]) if skipped else None
 
 
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table without the spaces between its cells: these pages are numbers, and there are many."""
+    return [line.replace(" | ", "|") for line in spaced_table(headings, rows)]
+
+
 def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
-    """Return Markdown lines: accuracy of the last tenth by study and method, mean and sample deviation over seeds."""
-    lines: list[list[str]] = []
+    """Return Markdown lines: accuracy of the last tenth, a row per study, a column per method.
+
+    Mean ± sample deviation over seeds; of one seed the value alone.
+    """
+    by_methods: dict[tuple[str, ...], list[list[str]]] = {}
     for study in studies or sorted({row["study"] for row in read_rows(path)}):
-        methods = dict.fromkeys(row["method"] for row in read_rows(path) if row["study"] == study)
+        methods = tuple(dict.fromkeys(row["method"] for row in read_rows(path) if row["study"] == study))
+        cells = [study]
         for method in methods:
             values = list(_values(path, Measure(rows=path.name), study, method).values())
-            deviation = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-            lines.append([study, method, str(len(values)), f"{100 * mean(values):.1f}{deviation}"])
-    return table(("setting", "method", "seeds", "accuracy (%), mean ± standard deviation"), lines)
+            cells.append(f"{100 * mean(values):.1f}" + (f"±{100 * stdev(values):.1f}" if len(values) > 1 else ""))
+        by_methods.setdefault(methods, []).append(cells)
+    tables = ["\n".join(table(("%", *methods), rows)) for methods, rows in by_methods.items()]
+    return "\n\n".join(tables).split("\n")
+
+
+def sides(measure: Measure, folder: Path) -> tuple[float, ...]:
+    """Return the means of the two sides of a comparison, over the seeds that both have; none of other kinds."""
+    if measure.kind not in ("curve", "seconds") or measure.second is None:
+        return ()
+    path, means = folder / measure.rows, list[tuple[float, float]]()
+    for study in measure.studies:
+        first, second = (_values(path, measure, study, each) for each in (measure.first, measure.second))
+        low, high = measure.seeds or (0, 1 << 31)
+        seeds = [seed for seed in first.keys() & second.keys() if low <= seed <= high]
+        means.append((mean(first[seed] for seed in seeds), mean(second[seed] for seed in seeds)))
+    return tuple(measure.scale * mean(each) for each in zip(*means, strict=True))
 
 
 @cache

@@ -18,10 +18,9 @@ from vfl.runs.atomic import write_atomically
 FOLDER = Path(__file__).parents[3] / "docs/results/leakage"
 SLOW = {
     "inversion: labels right": ("gradient inversion", "labels right", "0"),
-    "completion, 40 rows: accuracy gained": ("model completion", "accuracy gained", "40"),
+    "completion: accuracy gained": ("model completion", "accuracy gained", "40"),
     "clusters: labels right": ("embedding clusters", "labels right", "0"),
     "decoder: error left": ("embedding decoder", "error left", "500"),
-    "decoder: values right": ("embedding decoder", "values right", "500"),
 }
 """Attack, measure and known rows by heading."""
 IMAGES = {
@@ -29,7 +28,6 @@ IMAGES = {
     "labels at the server: error left": ("server", "embedding decoder", "500"),
     "directions: AUC": ("server", "gradient direction", "1"),
     "inversion: labels right": ("server", "gradient inversion", "0"),
-    "completion, 40 rows: accuracy gained": ("server", "model completion", "40"),
     "accuracy": ("server", "accuracy", "0"),
 }
 """Label protocol, attack and known rows by heading."""
@@ -56,7 +54,7 @@ def main() -> None:
     for method, scores in score.items():
         lengths, directions = np.mean(found[method, NORM]), np.mean(found[method, DIRECTION])
         prices = [value - score["undefended"][seed] for seed, value in scores.items()]
-        price = "" if method == "undefended" else f"{np.mean(prices):+.3f} ± {half(prices):.3f}"
+        price = "" if method == "undefended" else f"{np.mean(prices):+.3f}±{half(prices):.3f}"
         reached = np.mean(list(scores.values()))
         lines.append(
             f"| {method} | {lengths:.3f} | {directions:.3f} | {reached:.3f} | {price} | {np.mean(sent[method]):.1f} | "
@@ -90,7 +88,7 @@ def slow_table() -> list[str]:
     lines = [f"| method | {' | '.join(SLOW)} |", f"|---|{'--:|' * len(SLOW)}"]
     for method in dict.fromkeys(method for method, *_ in found):
         means = [found[method, *what] for what in SLOW.values()]
-        lines.append(f"| {method} | {' | '.join(f'{np.mean(each):.3f} ± {half(each):.3f}' for each in means)} |")
+        lines.append(f"| {method} | {' | '.join(f'{np.mean(each):.3f}±{half(each):.3f}' for each in means)} |")
     controls = [f"{np.mean(control[what]):.3f}" for what in SLOW.values()]
     return [*lines, f"| control, mean of all | {' | '.join(controls)} |"]
 
@@ -110,7 +108,7 @@ def images_table() -> list[str]:
         for what in IMAGES.values():
             seeds, plain = found[ratios, *what], found["0 | 0", *what]
             changes = [value - plain[seed] for seed, value in seeds.items()]
-            change = "" if ratios == "0 | 0" else f" ({np.mean(changes):+.2f} ± {half(changes):.2f})"
+            change = "" if ratios == "0 | 0" else f" ({np.mean(changes):+.2f}±{half(changes):.2f})"
             cells.append(f"{np.mean(list(seeds.values())):.2f}{change}")
         lines.append(f"| {ratios} | {' | '.join(cells)} |")
     return lines
@@ -121,7 +119,8 @@ def place_in_page(name: str, lines: list[str]) -> None:
     page, begin, end = FOLDER / "README.md", f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
-    write_atomically(page, f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{after}")
+    packed = "\n".join(lines).replace(" | ", "|")
+    write_atomically(page, f"{before}{begin}\n\n{packed}\n\n{end}{after}")
 
 
 def half(values: list[float]) -> float:
