@@ -14,7 +14,8 @@ from vfl.data.sources import published
 from vfl.data.sources.image_folder import load_image_folder
 from vfl.reports.runs import load_subject
 from vfl.runs.atomic import write_atomically
-from vfl.runs.run_folder import check_run, read_manifest, read_summary
+from vfl.runs.run_folder import check_run, read_manifest
+from vfl.runs.stored_run import Run
 
 
 def folders(path: Path, *names: str) -> Path:
@@ -28,6 +29,10 @@ def written(path: Path, name: str, text: str) -> Path:
     return path
 
 
+def of_summary(path: Path) -> object:
+    return Run(written(path, "config.yaml", "name: any")).summary
+
+
 def check_for_run(path: Path) -> None:
     check_run(path, parse_config({"name": "any"}), resume=True)
 
@@ -35,9 +40,9 @@ def check_for_run(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "read", "said"),
     [
-        (lambda tmp: written(tmp, "summary.json", "{}"), read_summary, "summary.json: is not what lvfl writes, 'up"),
-        (lambda tmp: written(tmp, "summary.json", "[1]"), read_summary, "summary.json: is not what lvfl writes"),
-        (lambda tmp: written(tmp, "summary.json", "{"), read_summary, "summary.json: cannot be read .*; remove it"),
+        (lambda tmp: written(tmp, "summary.json", "{}"), of_summary, "summary.json: is not what lvfl writes, 'up"),
+        (lambda tmp: written(tmp, "summary.json", "[1]"), of_summary, "summary.json: is not what lvfl writes"),
+        (lambda tmp: written(tmp, "summary.json", "{"), of_summary, "summary.json: cannot be read .*; remove it"),
         (lambda tmp: written(tmp, "sweep.json", "5"), load_subject, "sweep.json: is not what lvfl writes, 'name' is"),
         (lambda tmp: written(tmp, "sweep.json", "["), read_manifest, "sweep.json: cannot be read .*; remove it"),
         (lambda tmp: tmp, load_subject, "holds no finished run and no sweep; name a folder of lvfl train"),

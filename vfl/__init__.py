@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    **dict.fromkeys(("Callback", "ConfigError", "Run", "report", "train"), "vfl.api.train"),
+    **dict.fromkeys(("Callback", "ConfigError", "report", "train"), "vfl.api.train"),
+    "Run": "vfl.runs.stored_run",
     # Named, not imported: the parties are above this package.
     **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "vfl.api.estimators"),
     **dict.fromkeys(("Party", "fit"), "vfl.api.fit"),

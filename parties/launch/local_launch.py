@@ -26,7 +26,7 @@ from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, part
 from vfl.parties.network.admission import check_mode
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, check_absent, samples_table
-from vfl.predict.trained_run import load_run
+from vfl.predict.trained_run import read_checkpoint
 from vfl.runs.run_folder import PROCESSES, check_run, private_files, with_threads_of_run
 from vfl.runs.runtime import start_runtime, with_threads
 
@@ -115,7 +115,7 @@ def compare_together(run_dir: Path, console: Console) -> int:
 
 def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
     """Return a run's experiment and the folder of its processes. Raises ConfigError if it was trained otherwise."""
-    config, folder = load_run(run_dir).config, run_dir / PROCESSES
+    config, folder = read_checkpoint(run_dir).config, run_dir / PROCESSES
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
     return config, folder

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from vfl.config import ConfigError
-from vfl.config.file_kinds import kind_of
 from vfl.config.files import read_yaml
 from vfl.parties.network.action_log import AWAITED, ENDED
 from vfl.parties.network.action_log import NAME as AUDIT
 from vfl.parties.network.wire.text import plain
-from vfl.runs.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
+from vfl.runs.run_folder import PROCESSES, Row, read_run_id, whole_rows
+from vfl.runs.stored_run import Run
 
 Status = dict[str, Any]
 """Output of ``lvfl status --json``; `status_of` sets its keys."""
@@ -35,14 +35,15 @@ def status_of(run_dir: Path) -> Status:
     recorded); times are UTC, ISO 8601; bytes are those of training, since round 0. Raises ConfigError for a folder
     without a run.
     """
-    if not (run_dir / "config.yaml").exists():
-        told = kind_of(run_dir) or "; name the folder of a run or a party"
-        raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml){told}")
+    try:
+        stored = Run(run_dir)
+    except ConfigError as error:
+        raise ConfigError(f"RUN: {error}") from None
     # As YAML, not as an experiment: checking that asks the data source for its owners, which takes PyTorch.
     (experiment, rounds), rows, events = _experiment(run_dir / "config.yaml"), _rows(run_dir), _events(run_dir)
     running = _is_held(run_dir)
     ended = events[-1] if events and events[-1]["event"] == ENDED else None
-    finished = (run_dir / "summary.json").exists() and read_summary(run_dir).get("rounds", 0) >= len(rows)
+    finished = stored.finished and stored.summary.get("rounds", 0) >= len(rows)
     status: Status = {
         "folder": str(run_dir),
         "name": experiment,

@@ -17,7 +17,7 @@ from vfl.data.files import Labels
 from vfl.messages.keys import MOST_KEYS
 from vfl.parties.uses.predict import MeanEmbeddings
 from vfl.predict.predict import leader_of
-from vfl.predict.trained_run import Trained, load_run
+from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
 
@@ -49,7 +49,7 @@ class Version:
 
 def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
     """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
-    trained = load_run(run_dir)
+    trained = read_checkpoint(run_dir)
     own = trained.sections[OWNER]
     if any("model" in trained.sections[name] for name in config.parties):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")
@@ -71,7 +71,7 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift)
 
 
-def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:
+def _instead(run_dir: Path, config: ExperimentConfig, trained: RunCheckpoint) -> dict[str, Tensor]:
     match config.serving.when_absent:
         case "mean":
             return MeanEmbeddings(run_dir, trained).of(config.parties)

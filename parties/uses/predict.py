@@ -43,7 +43,7 @@ from vfl.predict.predict import (
     scores_of,
     with_replacements,
 )
-from vfl.predict.trained_run import Trained, load_run
+from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runs.runtime import Runtime, start_runtime
@@ -58,7 +58,7 @@ class PredictionServer:
     """Predicts with the parties that are connected."""
 
     config: ExperimentConfig
-    trained: Trained
+    trained: RunCheckpoint
     labels: ServerLabels
     classes: tuple[str, ...]
     samples: Labels
@@ -129,7 +129,7 @@ class PredictionServer:
 class MeanEmbeddings:
     """The parties' mean embeddings [D] of the training samples, as of one checkpoint, in the server's folder."""
 
-    def __init__(self, run_dir: Path, trained: Trained) -> None:
+    def __init__(self, run_dir: Path, trained: RunCheckpoint) -> None:
         self.store = CheckpointStore(run_dir / MEANS, keep=1)
         self.rounds, self.digest = trained.rounds, trained.digest
         self.known: dict[str, Tensor] = {}
@@ -185,7 +185,7 @@ def open_server(
     insecure: bool,
 ) -> tuple[PredictionServer, TlsFiles | None]:
     """Return the server of a finished run, and its identity. Raises ValueError as ``serve_predictions``."""
-    trained = load_run(run_dir)
+    trained = read_checkpoint(run_dir)
     check_run(run_dir, config, resume=True)
     if not read_run_id(run_dir):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")

@@ -15,7 +15,7 @@ from scripts.lab.studies.lvfl.plots import draw_figures
 from scripts.lab.studies.lvfl.prunings import prunings
 from scripts.lab.studies.runs import StudyResult, StudyRun, results_table
 from vfl.config import ConfigError, dump_config, parse_config
-from vfl.runs.run_folder import is_finished
+from vfl.runs.stored_run import is_finished
 
 pytestmark = pytest.mark.release
 

@@ -26,7 +26,7 @@ from vfl.config import parse_config
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import read_rows
+from vfl.runs.stored_run import Run
 from vfl.sweeps.executor import Event, Executor, QueuedRun, RunEnded
 
 pytestmark = pytest.mark.release
@@ -132,7 +132,7 @@ def test_a_fork_gives_the_same_bits_as_the_run_from_scratch(series: Path, tmp_pa
             continue
         run_experiment(run.config, tmp_path / run.folder, resume=False, console=QUIET)
         summary = json.loads((tmp_path / run.folder / "summary.json").read_text())
-        scratch = StudyResult(tuple(read_rows(tmp_path / run.folder)), summary, "", run.method, 0)
+        scratch = StudyResult(tuple(Run(tmp_path / run.folder).metrics), summary, "", run.method, 0)
         assert timeless(list(forked[run.method].rows)) == timeless(list(scratch.rows)), run.method
         assert numbers(forked[run.method]) == numbers(scratch), run.method
     assert len({result.summary["model_digest"] for result in forked.values()}) == len(forked)
@@ -144,7 +144,7 @@ def test_forks_skip_the_shared_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path:
     class Watch(SaveForks):
         def __init__(self, run_dir: Path, rounds: Iterable[int]) -> None:
             super().__init__(run_dir, rounds)
-            self.rows = len(read_rows(run_dir)) if run_dir.exists() else 0
+            self.rows = len(Run(run_dir).metrics) if run_dir.exists() else 0
 
         def on_start(self, loop: TrainingLoop) -> None:
             begun[self.forks.directory.parent.name] = (self.rows, loop.next_round)

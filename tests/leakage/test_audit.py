@@ -15,7 +15,7 @@ from vfl.audit.watch_run import audit, label_attacks, watch
 from vfl.base.estimates import Estimate
 from vfl.config import ConfigError, parse_config
 from vfl.parties.network.noise_key import NOISE_KEY, noise_key
-from vfl.predict.trained_run import load_trained
+from vfl.predict.trained_run import load_run_with_data
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_an_audit_finds_planted_leaks_and_changes_nothing(train):
 
 def test_the_round_that_is_watched_is_the_one_that_followed(train):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
-    trained = load_trained(run, 3)
+    trained = load_run_with_data(run, 3)
     watch(trained, 3, 160)
     # Round 3 prunes further: the ratios of the watched round are those reached before it.
-    expected = load_trained(run, 3)
+    expected = load_run_with_data(run, 3)
     expected.server.recorded = dict(trained.server.recorded)
     expected.server.train_round(3)
     assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
@@ -68,7 +68,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(train):
 @pytest.mark.parametrize("settings", [{}, {"training.staleness": 1, "threads": 2, "parties_at_once": 2}])
 def test_watching_ends_when_enough_rows_were_sent(train, settings):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings})
-    whole, few = load_trained(run, 3), load_trained(run, 3)
+    whole, few = load_run_with_data(run, 3), load_run_with_data(run, 3)
     expected, found = watch(whole, 3, 160), watch(few, 3, 40)
     assert len(few.server.exchanges.losses) == 3 < len(whole.server.exchanges.losses)  # of 16 rows each
     for mine, theirs in zip(found, expected, strict=True):

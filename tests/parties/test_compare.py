@@ -21,8 +21,8 @@ from vfl.core.tasks import Classification
 from vfl.data.source import open_source
 from vfl.data.tables.source import Tables
 from vfl.messages.control import MOST_DRAWS
-from vfl.runs.run_folder import read_summary
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 ROWS = 400
 
@@ -64,9 +64,9 @@ def test_what_the_other_owner_adds_is_told_with_its_interval_and_cost(config: Ex
     assert found.reached.keys() == {"alone", "lvfl", "perceptron", "boosting"}
     assert found.columns["bank"]["income"] > 5 * abs(found.columns["bank"]["noise"])
     assert found.columns["insurer"]["claims"] > 5 * abs(found.columns["insurer"]["dust"])
-    saved = read_summary(tmp_path / "lvfl")
+    saved = Run(tmp_path / "lvfl").summary
     assert saved["comparison"]["text"] == found.headline()
-    alone = read_summary(tmp_path / "alone")
+    alone = Run(tmp_path / "alone").summary
     assert [*alone["parties"]] == ["bank"]
 
 

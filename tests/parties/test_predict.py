@@ -24,10 +24,10 @@ from vfl.predict.predict import (
     predict_in_process,
     take_samples,
 )
-from vfl.predict.trained_run import load_trained
+from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import read_summary
+from vfl.runs.stored_run import Run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CLASSES = 10
@@ -53,17 +53,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
-    rebuilt = load_trained(trained)
+    rebuilt = load_run_with_data(trained)
     joint = rebuilt.server.joint
     probabilities_NC = joint.predictions()
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
-    assert joint.task.metrics(probabilities_NC, joint.samples.values) == read_summary(trained)["test_metrics"]
+    assert joint.task.metrics(probabilities_NC, joint.samples.values) == Run(trained).summary["test_metrics"]
     assert rebuilt.parties[0].pruner.alpha_max == 0.4
 
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
-    rebuilt = load_trained(trained)
+    rebuilt = load_run_with_data(trained)
     expected_NC = rebuilt.server.joint.predictions()
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
@@ -74,7 +74,7 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
-    rebuilt = load_trained(trained)
+    rebuilt = load_run_with_data(trained)
     joint, parties = rebuilt.server.joint, rebuilt.parties
     embeddings = joint.embeddings(0, 40)
     with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
 
 
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
-    joint = load_trained(trained).server.joint
+    joint = load_run_with_data(trained).server.joint
     asked: list[str] = []
     for link in (party.link for party in joint.roster):
         assert link is not None
@@ -118,7 +118,7 @@ def test_the_last_checkpoint_is_taken_or_nothing(trained: Path, tmp_path: Path):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert len(CheckpointStore(copied / "checkpoints").rounds()) >= 1
     with pytest.raises(CorruptCheckpoint, match=r"party_1\.safetensors"):
-        load_trained(copied)
+        load_run_with_data(copied)
 
 
 @pytest.fixture

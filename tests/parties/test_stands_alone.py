@@ -15,10 +15,11 @@ from vfl.config import ConfigError, parse_config
 from vfl.data.tables.cells import TableError
 from vfl.predict.export_run import export_run
 from vfl.predict.predict import owned_tables, predict_in_process
-from vfl.predict.trained_run import load_trained, open_federation
+from vfl.predict.trained_run import load_run_with_data, open_federation
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import check_run, read_summary
+from vfl.runs.run_folder import check_run
+from vfl.runs.stored_run import Run
 
 ROWS = 150
 
@@ -100,9 +101,9 @@ def test_new_rows_have_the_scores_that_the_whole_experiment_gives(run: Path, mov
 
 
 def test_the_finished_models_are_those_of_the_whole_experiment(run: Path, moved: Path):
-    whole, alone = load_trained(run).server.summary(), open_federation(moved, with_data=False).digests()
+    whole, alone = load_run_with_data(run).server.summary(), open_federation(moved, with_data=False).digests()
     assert alone["finished_model_digest"] == whole["finished_model_digest"]
-    assert alone["model_digest"] == read_summary(run)["model_digest"]
+    assert alone["model_digest"] == Run(run).summary["model_digest"]
 
 
 def test_paths_are_whole_in_the_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -199,7 +200,7 @@ def test_columns_of_two_owners_ask_whose_table_it_is(tmp_path: Path, columns: di
 def test_after_validation_the_test_is_scored_and_the_summary_names_what_it_has(tmp_path: Path):
     plain = train(tmp_path / "plain", APART)
     run = train(tmp_path / "checked", APART, validation_share=0.25)
-    summary = read_summary(run)
+    summary = Run(run).summary
     assert not [key for key in summary if key.startswith("test_")]
     assert predict_in_process(run, None, (), "refuse").scores == {"AUC": f"{summary['validation_metrics']['auc']:.4f}"}
     test, all_tests = (predict_in_process(each, None, (), "refuse", split="test") for each in (run, plain))
@@ -207,6 +208,6 @@ def test_after_validation_the_test_is_scored_and_the_summary_names_what_it_has(t
     labels_N = test.labels_N
     assert labels_N is not None
     assert test.scores == {"AUC": f"{test.task.metrics(test.probabilities_NC, labels_N)['auc']:.4f}"}
-    assert {"test_accuracy", "test_loss", "test_metrics"} <= read_summary(plain).keys()
+    assert {"test_accuracy", "test_loss", "test_metrics"} <= Run(plain).summary.keys()
     with pytest.raises(ConfigError, match="no validation samples"):
         predict_in_process(plain, None, (), "refuse", split="validation")

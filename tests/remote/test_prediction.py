@@ -21,7 +21,7 @@ from vfl.parties.launch.local_launch import predict_together
 from vfl.parties.launch.supervisor import Supervisor
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import Prediction, WhenAbsent, predict_in_process
-from vfl.predict.trained_run import load_run, load_trained
+from vfl.predict.trained_run import load_run_with_data, read_checkpoint
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 GRID = {"partition": {"rows": 2, "columns": 2}}
@@ -193,7 +193,7 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     for name in ("config.yaml", "checkpoints"):
         (elsewhere / name).symlink_to(federation.run_dir / name)
     with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --listen"):
-        load_trained(elsewhere)
+        load_run_with_data(elsewhere)
     with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
         predict_together(elsewhere, None, [], "refuse", tmp_path, Console())
-    assert load_run(elsewhere).rounds == 3
+    assert read_checkpoint(elsewhere).rounds == 3

@@ -51,14 +51,14 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
 from vfl.console import ShowConsole
-from vfl.runs.run_folder import read_summary, write_summary
+from vfl.runs.run_folder import write_summary
 
 if TYPE_CHECKING:  # they import PyTorch
-    from vfl.api.train import Columns, Run
     from vfl.core.head import OwnLoss
     from vfl.core.local import InProcess
     from vfl.predict.predict import WhenAbsent
     from vfl.runs.mode import Built, Stage
+    from vfl.runs.stored_run import Columns, Run
 
 DROPPED = "keys are in the tables of all owners; dropped"
 """Words of a training about rows without a counterpart."""
@@ -118,7 +118,7 @@ class _Vertical(BaseEstimator):
     def costs_(self) -> "Columns":
         """Each owner's multiply-accumulates, bytes in both directions and seconds of training; a row per owner."""
         check_is_fitted(self, "run_")
-        from vfl.api.train import in_columns
+        from vfl.runs.stored_run import in_columns
 
         return in_columns(
             [
@@ -160,7 +160,7 @@ class _Vertical(BaseEstimator):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         state = dict(state)
         if "_folder" in state:
-            from vfl.api.train import Run
+            from vfl.runs.stored_run import Run
 
             kept = Path(tempfile.mkdtemp(prefix="lvfl-"))
             with _removed_on_error(kept), zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
@@ -218,12 +218,12 @@ class _Vertical(BaseEstimator):
         seed: int,
         chosen: Mapping[str, str],
     ) -> "tuple[Run, InProcess]":
-        from vfl.api.train import Run
         from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
         from vfl.runs.mode import Built
         from vfl.runs.run import run_experiment
+        from vfl.runs.stored_run import Run
 
         rows = len(labels_N)
         again = self.validation_fraction == 0
@@ -365,9 +365,10 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
                 positive_last(tuple(names), str(self.positive_class), "positive_class")
                 chosen = {"data.positive_class": str(names.index(str(self.positive_class)))}
             self._fit(owners, codes_N, sample_weight, chosen)
-            summary = read_summary(self.run_.folder)
+            summary = self.run_.summary
             if "positive_class" in summary:  # the run's names are the codes
-                write_summary(self.run_.folder, summary | {"positive_class": names[int(summary["positive_class"])]})
+                summary["positive_class"] = names[int(summary["positive_class"])]
+                write_summary(self.run_.folder, summary)
             return self
 
     def predict_proba(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:

@@ -25,7 +25,6 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.frames_to_files import weights_of
-from vfl.api.train import Run
 from vfl.base.spelling import nearest
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -45,6 +44,7 @@ from vfl.runs.loop import Callback
 from vfl.runs.mode import Built, Stage
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.run import run_experiment
+from vfl.runs.stored_run import Run
 
 OUTPUT_PROBED = 2
 """Samples by which an embedding's width is determined."""

@@ -25,7 +25,7 @@ from vfl.audit.audit import (
     attacks_with_gradients,
 )
 from vfl.base.errors import ConfigError
-from vfl.config import ExperimentConfig, load_config
+from vfl.config import ExperimentConfig
 from vfl.core.augmentation import shifted
 from vfl.core.build import feature_config, model_spec
 from vfl.core.costs.schedule import Ratios
@@ -34,9 +34,9 @@ from vfl.core.label_protocol import PartyProtocol
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording
-from vfl.predict.trained_run import load_trained
-from vfl.runs.checkpoint import CheckpointStore
+from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.runtime import start_runtime, use_threads_for
+from vfl.runs.stored_run import Run
 
 MOST_ROWS, FEWEST_ROWS = 2000, 100
 """Bounds of the number of rows on which attacks are measured."""
@@ -67,11 +67,11 @@ class LeakageAudit:
 def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
 
-    Raises as ``load_trained``, and ConfigError for a number of rows that leaves nothing to measure on.
+    Raises as ``load_run_with_data``, and ConfigError for a number of rows that leaves nothing to measure on.
     """
     _check_rows(rows)
-    *earlier, last = CheckpointStore(run_dir / "checkpoints").rounds() or [0]
-    trained = load_trained(run_dir)
+    trained = load_run_with_data(run_dir)
+    *earlier, last = Run(run_dir).checkpoints.rounds()
     config = trained.server.config
     inferring, left_out = label_attacks(config)
     watched = watch(trained, last, rows)
@@ -79,7 +79,7 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     findings = attack(watched, config)
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
-        watched = watch(load_trained(run_dir, done), done, rows)
+        watched = watch(load_run_with_data(run_dir, done), done, rows)
         by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
@@ -93,7 +93,7 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     recording, or of another run, and as ``load_config`` and the data's source.
     """
     _check_rows(rows)
-    config = load_config(run_dir / "config.yaml")
+    config = Run(run_dir).config
     recorded = [read_recording(folder) for folder in folders]
     if not recorded:
         raise ConfigError(f"{run_dir}: no party process recorded here; train with privacy.record=true, or name FOLDERs")

@@ -40,7 +40,8 @@ from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
-from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
+from vfl.runs.run_folder import choose_run_dir, write_summary
+from vfl.runs.stored_run import Run
 
 JOINED = "joined"
 """Name of the one owner of all columns, for the perceptron on the joined rows."""
@@ -204,7 +205,7 @@ def comparison_of(
     task, joint_MC, labels_M = answers.task, answers.joint_MC, answers.labels_M
     found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
     better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
-    summary = read_summary(run_dir)
+    summary = Run(run_dir).summary
     comparison = Comparison(
         task.metric,
         leader,

@@ -32,8 +32,7 @@ from vfl.predict.trained_run import load_party, open_federation
 from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
 from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
-from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.run_folder import read_summary
+from vfl.runs.stored_run import Run
 
 CHECKED_SAMPLES = 32
 HEAD = "head"
@@ -74,7 +73,7 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
         unfinished.mkdir(parents=True)
         card = write(unfinished) | {
             "tested": _tested(run_dir),
-            "leakage": read_audit(run_dir, CheckpointStore(run_dir / "checkpoints").rounds()[-1]),
+            "leakage": read_audit(run_dir, Run(run_dir).checkpoints.rounds()[-1]),
         }
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
@@ -88,9 +87,9 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
 
 def _tested(run_dir: Path) -> list[str]:
     """Return lines about a finished run: its metrics, and what they warn of."""
-    if not (run_dir / "summary.json").exists():
+    if not (run := Run(run_dir)).finished:
         return []
-    summary = read_summary(run_dir)
+    summary = run.summary
     values = reached(summary)[1].items()
     named = ", ".join(f"{title(name)} {format_metric(name, value)}" for name, value in values)
     lines = [f"{evaluated(summary)}: {named}" if named else "", decision_line(summary), worse_than_constant(summary)]

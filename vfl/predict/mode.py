@@ -1,7 +1,5 @@
 """The vertical mode: how its experiments are built and shown, with all parties in this process."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from vfl.core.costs.summary_table import summary_table
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.runs.mode import Built, Mode, Stage
+from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import REACHED
 
 MANY_PARTIES = 64
@@ -40,13 +39,10 @@ def _check_workers(config: ExperimentConfig, workers: int) -> None:
     raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
 
 
-def _predict(run_dir: Path, data: Path | Mapping[str, Path] | None) -> NDArray[np.floating[Any]]:
-    from vfl.predict.predict import predict_in_process  # trainings do without
+def _predict(run: Run, samples: object) -> NDArray[np.floating[Any]]:
+    from vfl.predict.in_python import predict_in_python  # trainings do without
 
-    if not isinstance(data, Mapping):
-        return predict_in_process(run_dir, data, (), "refuse").probabilities_NC.numpy()
-    predicted = predict_in_process(run_dir, None, (), "refuse", data)
-    return predicted.probabilities_NC[predicted.order].numpy()
+    return predict_in_python(run, samples)
 
 
 VERTICAL = Mode(

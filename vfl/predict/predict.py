@@ -31,7 +31,8 @@ from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, far_cells, prepare_samples
 from vfl.data.split import split_data
-from vfl.predict.trained_run import load_run, open_federation
+from vfl.predict.trained_run import open_federation
+from vfl.runs.stored_run import Run
 
 Subset = Literal["test", "validation"]
 
@@ -268,7 +269,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
-    names = load_run(run_dir).config.parties if given else ()
+    names = Run(run_dir).config.parties if given else ()
     tables: dict[str, Path] = {}
     for text in given:
         owner, named, path = text.partition("=")
@@ -283,7 +284,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
 
 
 def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
-    config = load_run(run_dir).config
+    config = Run(run_dir).config
     if serve or len(config.parties) == 1:
         return {leader_of(config): path}
     return dict.fromkeys(open_federation(run_dir, with_data=False).source.whose_table(path), path)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 
 from vfl.base.digest import check_same_data
-from vfl.config import ConfigError, ExperimentConfig, load_config
-from vfl.config.file_kinds import kind_of
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import build_finished_party, build_joint_model, build_party, training_labels
 from vfl.core.finished_party import FinishedParty
 from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
@@ -21,13 +20,14 @@ from vfl.data.source import Prepared, Source, Split, open_source, prepare_party,
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 DRAWN = 32
 """Least number of random rows that replace a run's data."""
 
 
-class Trained(NamedTuple):
-    """Configuration and last checkpoint of a run."""
+class RunCheckpoint(NamedTuple):
+    """Configuration and one checkpoint of a run."""
 
     config: ExperimentConfig
     rounds: int
@@ -39,22 +39,16 @@ class Trained(NamedTuple):
     keep."""
 
 
-def load_run(run_dir: Path, done: int | None = None) -> Trained:
+def read_checkpoint(run_dir: Path, done: int | None = None) -> RunCheckpoint:
     """Read a run's configuration and last checkpoint, or the one after ``done`` rounds.
 
     Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint if the last one is
     damaged (an older one would be another model).
     """
-    saved = run_dir / "config.yaml"
-    if not saved.exists():
-        joint = run_dir / "lvfl"
-        named = f"{joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else "a folder of lvfl train"
-        told = kind_of(run_dir) or f"; name {named}"
-        raise ConfigError(f"{run_dir}: holds no run{told}")
-    config = load_config(saved)
+    run = Run(run_dir)
+    config, checkpoints = run.config, run.checkpoints
     if config.mode != "vertical":
         raise ConfigError(f"{run_dir}: mode is {config.mode}; only a vertical run has a split model")
-    checkpoints = CheckpointStore(run_dir / "checkpoints")
     rounds = checkpoints.rounds()
     if not rounds:
         raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
@@ -63,14 +57,14 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
     if SECTION in sections:
         raise ConfigError(f"{run_dir}: holds one party's own model, which can only be exported")
     del sections["loop"]
-    return Trained(config, done, checkpoints.digest(done), sections)
+    return RunCheckpoint(config, done, checkpoints.digest(done), sections)
 
 
-def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
+def load_run_with_data(run_dir: Path, done: int | None = None) -> InProcess:
     """Return the experiment with its data as at the end of the run, or after ``done`` rounds, to train on.
 
-    The models are in evaluation mode. Raises as ``load_run``; ConfigError if other processes keep the parties' models,
-    ValueError if the data has changed or is missing.
+    The models are in evaluation mode. Raises as ``read_checkpoint``; ConfigError if other processes keep the parties'
+    models, ValueError if the data has changed or is missing.
     """
     config, sections = _whole_run(run_dir, done)
     built = build_in_process(config, start_runtime(config))
@@ -86,7 +80,7 @@ def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -
     ``with_data``: on the samples that the run evaluated; otherwise nothing is read but the run, and random rows stand
     in the place of its samples, to be used on others. A run of an earlier version needs its data: it did not store the
     form of new samples. ``prunable``: its parties are feature parties, whose pruners know the layers. Raises as
-    ``load_trained``.
+    ``load_run_with_data``.
     """
     config, sections = _whole_run(run_dir)
     states, own = {name: sections[name] for name in config.parties}, sections[SERVER]
@@ -141,7 +135,7 @@ def _random_data(
 
 
 def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
-    trained = load_run(run_dir, done)
+    trained = read_checkpoint(run_dir, done)
     config, sections = trained.config, trained.sections
     for name in config.parties:
         sections[name] = _whole_state(run_dir, name, sections[name])
@@ -155,12 +149,12 @@ def load_party(run_dir: Path, done: int | None = None) -> tuple[FeatureParty, So
 
     None for the folder of a whole run. Raises ConfigError for a folder of neither.
     """
-    saved, checkpoints = run_dir / "config.yaml", CheckpointStore(run_dir / "checkpoints")
-    rounds = checkpoints.rounds()
-    state = checkpoints.load(done or rounds[-1]).get(SECTION) if saved.exists() and rounds else None
+    run = Run(run_dir)
+    rounds = run.checkpoints.rounds()
+    state = run.checkpoints.load(done or rounds[-1]).get(SECTION) if rounds else None
     if state is None:
         return None
-    config, name = load_config(saved), state["name"]
+    config, name = run.config, state["name"]
     source = open_source(config)
     if "raw" not in state:
         raise ConfigError(

@@ -8,10 +8,11 @@ from statistics import mean
 from typing import Any
 
 from vfl.base.metrics import reached
-from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
+from vfl.config import ConfigError, ExperimentConfig, dotted_settings
 from vfl.reports.leakage import read_audit
-from vfl.runs.results import Quantity, RunResult, read_result
+from vfl.runs.results import Quantity, RunResult
 from vfl.runs.run_folder import read_manifest
+from vfl.runs.stored_run import Run
 
 SEED = "seed"
 RUN = "run"
@@ -215,9 +216,9 @@ def is_number(value: Any) -> bool:
 
 
 def _load_run(run_dir: Path, name: str, settings: dict[str, Any]) -> ReportedRun:
-    rows, summary = read_result(run_dir)
-    config, leakage = load_config(run_dir / "config.yaml"), read_audit(run_dir, summary["rounds"])
-    return ReportedRun(rows, summary, name, settings, config, leakage)
+    run = Run(run_dir)
+    rows, summary = run.rows_and_summary()
+    return ReportedRun(rows, summary, name, settings, run.config, read_audit(run_dir, summary["rounds"]))
 
 
 def _variants(runs: Sequence[ReportedRun]) -> tuple[Variant, ...]:

@@ -50,9 +50,9 @@ class Mode:
     """Raise ConfigError for an experiment that this number of processes under torchrun cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
-    predict: Callable[[Path, Path | Mapping[str, Path] | None], NDArray[np.floating[Any]]] | None = None
-    """Return the probabilities [N, C] that the trained model in a folder predicts for a file's samples, owners' tables
-    or the test set; None: not offered."""
+    predict: Callable[[Any, object], NDArray[np.floating[Any]]] | None = None
+    """Return the predictions of a ``Run``, which is above this module, of samples as it takes them; None: not
+    offered."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """Charts on which TensorBoard opens."""
 

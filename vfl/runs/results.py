@@ -1,18 +1,15 @@
 """Results of a finished run, and the quantities that reports and studies derive from them."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from vfl.base.costs import shares_saved
 from vfl.base.metrics import is_better, reached
-from vfl.config import ConfigError
-from vfl.runs.run_folder import Row, read_rows, read_summary
+from vfl.runs.run_folder import Row
 
 CLOCK = "simulated_time_s/total"
 """Seconds on the run's clock: a virtual one, or for separate processes the real one."""
@@ -133,15 +130,3 @@ def _saved_in_round(row: Row) -> float:
 
 
 Quantity = Callable[[RunResult], float | None]
-
-
-def read_result(run_dir: Path) -> tuple[tuple[Row, ...], dict[str, Any]]:
-    """Return the rows and the summary of a finished run. Raises ConfigError if they cannot be read.
-
-    Rows of rounds that a resumed run has added since are left out: they belong to its next summary.
-    """
-    try:
-        summary = read_summary(run_dir)
-        return tuple(row for row in read_rows(run_dir) if row["round"] < summary["rounds"]), summary
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{run_dir}: cannot be read ({error}); train it again") from None

@@ -63,7 +63,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
     changes = changed_keys(
-        _saved(saved).settings_fixed_on_resume(), with_whole_paths(config).settings_fixed_on_resume()
+        saved_config(run_dir).settings_fixed_on_resume(), with_whole_paths(config).settings_fixed_on_resume()
     )
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
@@ -73,7 +73,7 @@ def with_threads_of_run(run_dir: Path, config: ExperimentConfig) -> ExperimentCo
     """Return the experiment with the threads of the run that has begun in the folder, unless it names a number."""
     if config.threads is not None or not (run_dir / "config.yaml").exists():
         return config
-    return config.model_copy(update={"threads": _saved(run_dir / "config.yaml").threads})
+    return config.model_copy(update={"threads": saved_config(run_dir).threads})
 
 
 def open_run(run_dir: Path, config: ExperimentConfig) -> None:
@@ -89,7 +89,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
                 write_atomically(saved, dump_config(with_whole_paths(config)))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if _saved(saved).settings_fixed_on_resume() != with_whole_paths(config).settings_fixed_on_resume():
+    if saved_config(run_dir).settings_fixed_on_resume() != with_whole_paths(config).settings_fixed_on_resume():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 
@@ -117,9 +117,9 @@ def update_config(run_dir: Path, config: ExperimentConfig) -> None:
         write_atomically(run_dir / "config.yaml", dump_config(whole))
 
 
-def _saved(path: Path) -> ExperimentConfig:
+def saved_config(run_dir: Path) -> ExperimentConfig:
     """Return a run's configuration; paths written by earlier versions were relative to the start folder."""
-    return with_whole_paths(load_config(path))
+    return with_whole_paths(load_config(run_dir / "config.yaml"))
 
 
 @contextmanager
@@ -169,39 +169,15 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
-def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
-    """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
-
-    Raises ConfigError if it holds a run of another one.
-    """
-    saved = run_dir / "config.yaml"
-    if not saved.exists():
-        return False
-    # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
-    changes = changed_keys(_saved(saved), with_whole_paths(config))
-    if changes:
-        raise ConfigError(
-            f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
-        )
-    if not (run_dir / "summary.json").exists():
-        return False
-    return config.training.patience is not None or read_summary(run_dir)["rounds"] == config.training.rounds
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Return a finished run's ``summary.json``. Raises ConfigError, one line, for a malformed one."""
-    return _read_json(run_dir / "summary.json", ("uplink_bytes", "train_macs"))
-
-
 def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
     """Return a sweep's manifest, with at least these keys. Raises ConfigError if the folder is not a sweep's."""
     if not (folder / MANIFEST).exists():
         told = kind_of(folder) or "; name a folder of lvfl train or lvfl sweep"
         raise ConfigError(f"{folder}: holds no finished run and no sweep{told}")
-    return _read_json(folder / MANIFEST, keys)
+    return read_json(folder / MANIFEST, keys)
 
 
-def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+def read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """Return the mapping in one of our JSON files. Raises ConfigError if it is malformed or lacks one of the keys."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -211,12 +187,6 @@ def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"{path}: is not what lvfl writes, {missing[0]!r} is missing; remove it and train again")
     return cast(dict[str, Any], values)
-
-
-def read_rows(run_dir: Path) -> list[Row]:
-    """Return the rounds of a run's ``metrics.jsonl``."""
-    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def whole_rows(run_dir: Path) -> list[Row]:

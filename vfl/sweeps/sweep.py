@@ -19,7 +19,8 @@ from vfl.base.costs import shares_saved
 from vfl.base.metrics import evaluated, reached
 from vfl.config import ConfigError
 from vfl.runs.atomic import write_atomically, write_csv
-from vfl.runs.run_folder import MANIFEST, is_finished, only_process_in, private_files, read_manifest, read_summary
+from vfl.runs.run_folder import MANIFEST, only_process_in, private_files, read_manifest
+from vfl.runs.stored_run import Run, is_finished
 from vfl.sweeps.executor import AnyExecutor, Event, RunEnded
 from vfl.sweeps.sweep_plan import Sweep, SweepRun
 from vfl.sweeps.sweep_view import SweepView
@@ -60,7 +61,7 @@ class SweepState:
 
     def read(self, run: SweepRun) -> None:
         """Read a finished run's summary."""
-        summary = read_summary(self.runs_dir / run.folder)
+        summary = Run(self.runs_dir / run.folder).summary
         self.summaries[run.folder] = summary | shares_saved(summary)
 
     def take(self, run: SweepRun, event: RunEnded) -> None:

@@ -41,12 +41,12 @@ from vfl.runs.run_folder import (
     only_process_in,
     open_run,
     read_run_id,
-    read_summary,
     update_config,
     with_threads_of_run,
     write_run_id,
 )
 from vfl.runs.runtime import Runtime, start_runtime, use_threads_for
+from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import how_to_watch
 
 
@@ -174,8 +174,8 @@ class ServerProcess:
     def _ended(self) -> RunOutcome | None:
         """Return the outcome of all rounds, if an earlier server was killed after the last one and parties have
         left."""
-        written = (self.run_dir / "summary.json").exists()
-        summary = read_summary(self.run_dir) if written else {}
+        run = Run(self.run_dir)
+        summary = run.summary if run.finished else {}
         whole = summary.get("rounds") == self.config.training.rounds
         return RunOutcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 

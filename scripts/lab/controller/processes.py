@@ -22,7 +22,8 @@ from vfl.config import ExperimentConfig, load_config
 from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.parties.launch.local_launch import prepare, process_configs
 from vfl.parties.launch.supervisor import SERVER, Supervisor, party_command
-from vfl.runs.run_folder import PROCESSES, Row, check_run, read_rows
+from vfl.runs.run_folder import PROCESSES, Row, check_run
+from vfl.runs.stored_run import Run
 
 CONFIG = Path(__file__).with_name("processes.yaml")
 HELD, BEHIND = "party_2", "party_3"
@@ -54,7 +55,7 @@ def let_fall(link: ShapedLink, run_dir: Path, ended: threading.Event) -> None:
     """Slow the link down after round FALLS - 1."""
     while not ended.wait(POLL_S):
         with suppress(OSError):
-            if len(read_rows(run_dir)) >= FALLS:
+            if len(Run(run_dir).metrics) >= FALLS:
                 link.reshape(FALLEN)
                 return
 
@@ -143,7 +144,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     config = load_config(CONFIG, arguments.overrides)
     if not arguments.plot_only and (code := train(config, arguments.folder, console)) != DONE:
         return code
-    rows = read_rows(arguments.folder)
+    rows = Run(arguments.folder).metrics
     tell(config, rows, console)
     draw(config, rows, arguments.folder / "processes.png")
     return DONE

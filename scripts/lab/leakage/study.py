@@ -30,8 +30,8 @@ from vfl.audit.audit import (
 from vfl.audit.watch_run import watch
 from vfl.base.metrics import reached
 from vfl.config.files import read_yaml
-from vfl.predict.trained_run import load_trained
-from vfl.runs.run_folder import read_summary
+from vfl.predict.trained_run import load_run_with_data
+from vfl.runs.stored_run import Run
 
 COSTS = ("uplink_bytes", "downlink_bytes", "train_macs")
 COLUMNS = (
@@ -77,13 +77,13 @@ def append(rows_file: Path, rows: list[dict[str, Any]]) -> None:
 
 def rows_of(folder: Path, plan: Mapping[str, Any], parts: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield a row per finding on the run below a folder."""
-    summary = read_summary(folder / "run")
+    summary = Run(folder / "run").summary
     metric, values = reached(summary)
     costs = {name: summary[name] for name in COSTS} | {"score": f"{values[metric]:.5f}"}
     audit, fast = plan["audit"], "fast" in parts
     for done in audit["rounds"] if fast else audit["rounds"][-1:]:
         slow = "slow" in parts and done == audit["rounds"][-1]
-        trained = load_trained(folder / "run", done)
+        trained = load_run_with_data(folder / "run", done)
         for seen in watch(trained, done, audit["rows"]):
             if seen.party == audit["party"]:
                 for finding in attacks(seen, trained.server.config.seed, audit["slow_rows"] if slow else 0, fast=fast):

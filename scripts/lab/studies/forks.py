@@ -11,7 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
-from vfl.runs.run_folder import check_run, open_run, read_rows
+from vfl.runs.run_folder import check_run, open_run
+from vfl.runs.stored_run import Run
 from vfl.sweeps.executor import QueuedRun
 
 
@@ -67,7 +68,7 @@ def start_from_fork(run: QueuedRun, fork: Fork, runs_dir: Path) -> None:
         return
     check_run(run_dir, run.config, resume=True)  # the folder may be that of a try that was killed here
     open_run(run_dir, run.config)
-    rows = [row for row in read_rows(parent_dir) if row["round"] < fork.round_index]
+    rows = [row for row in Run(parent_dir).metrics if row["round"] < fork.round_index]
     write_atomically(run_dir / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     with SummaryWriter(str(run_dir), purge_step=0) as writer:  # of a try that was killed here
         for row in rows:

@@ -14,7 +14,7 @@ from scripts.lab.studies.forks import Fork, SaveForks, needed_rounds, remove_spe
 from scripts.lab.studies.runs import StudyRun
 from vfl.base.costs import shares_saved
 from vfl.runs.loop import Callback
-from vfl.runs.run_folder import is_finished, read_summary
+from vfl.runs.stored_run import Run, is_finished
 from vfl.sweeps.executor import AnyExecutor, Event, QueuedRun, RunEnded
 from vfl.sweeps.sweep_view import SweepView
 
@@ -68,7 +68,7 @@ def train_missing(
             del left[run.folder]  # before forks are removed: those that unfinished runs start from stay
             shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
             remove_spent_forks(forks, left, runs_dir)
-            summary = read_summary(runs_dir / run.folder)
+            summary = Run(runs_dir / run.folder).summary
             summary |= shares_saved(summary)
         elif isinstance(event, RunEnded) and event.error is not None:
             failures[run.folder] = event

@@ -7,8 +7,9 @@ from statistics import mean
 
 from vfl.base.costs import savings
 from vfl.config import ExperimentConfig
-from vfl.runs.results import CLOCK, RunResult, read_result
-from vfl.runs.run_folder import Row, is_finished
+from vfl.runs.results import CLOCK, RunResult
+from vfl.runs.run_folder import Row
+from vfl.runs.stored_run import Run, is_finished
 
 ACCURACY = "accuracy/test"
 
@@ -78,7 +79,7 @@ class StudyResult(RunResult):
 def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:
     """Read the finished runs, in their order."""
     return [
-        StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
+        StudyResult(*Run(runs_dir / run.folder).rows_and_summary(), run.study, run.method, run.seed)
         for run in runs
         if is_finished(runs_dir / run.folder, run.config)
     ]

@@ -23,9 +23,9 @@ from vfl.parties.network.party.party_process import Holding, Notes, _wanted
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.parties.serving.serving_party import ServedTable, _outliers, _read
 from vfl.predict.predict import predict_new_rows
-from vfl.predict.trained_run import load_trained
+from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import read_summary
+from vfl.runs.stored_run import Run
 
 CELLS = pytest.mark.parametrize("cell", ["1e8", "-1e8", "1e30"])
 KEY = 1003
@@ -49,7 +49,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
     folder = tmp_path_factory.mktemp("far")
     run_experiment(parse_config(settings(folder)), folder / "run", resume=False, console=Console(quiet=True))
-    return load_trained(folder / "run")
+    return load_run_with_data(folder / "run")
 
 
 @CELLS
@@ -135,7 +135,7 @@ def test_a_test_row_ends_no_training(cell: str, tmp_path: Path):
     told = re.escape(f"test rows: shop: key {key}, column 'spent': {float(cell):g} is over 10000 standard")
     with pytest.warns(UserWarning, match=told):
         run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
-    before, found = (read_summary(tmp_path / name) for name in ("plain", "run"))
+    before, found = (Run(tmp_path / name).summary for name in ("plain", "run"))
     assert found["model_digest"] == before["model_digest"]
 
 

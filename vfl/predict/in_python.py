@@ -1,0 +1,63 @@
+"""Predictions of what a Python program has in memory: samples and errors in its own words."""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vfl.base.errors import ConfigError, PeerLost
+from vfl.base.spelling import nearest
+from vfl.config.data import TABLE_KINDS
+from vfl.data.tables.frames import write_frame
+from vfl.predict.predict import predict_in_process
+from vfl.runs.stored_run import Run
+
+
+def predict_in_python(run: Run, samples: object) -> NDArray[np.floating[Any]]:
+    """Return the predictions [N, C] of samples as ``Run.predict`` takes them. Raises ConfigError, one line."""
+    if samples is None:
+        return predict_in_process(run.folder, None, (), "refuse").probabilities_NC.numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        given = _as_files(run, samples, Path(folder))
+        try:
+            if isinstance(given, Path):
+                return predict_in_process(run.folder, given, (), "refuse").probabilities_NC.numpy()
+            predicted = predict_in_process(run.folder, None, (), "refuse", given)
+            return predicted.probabilities_NC[predicted.order].numpy()
+        except (ValueError, PeerLost) as error:
+            raise ConfigError(_for_python(str(error), Path(folder))) from None
+
+
+def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Path]:
+    """Return samples as files; samples in memory are written into a folder."""
+    if isinstance(samples, str | Path):
+        if run.config.data.dataset.kind in TABLE_KINDS:
+            raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
+        return Path(samples)
+    if not isinstance(samples, Mapping):
+        np.savez(folder / "samples.npz", images=np.asarray(cast(Any, samples)))
+        return folder / "samples.npz"
+    owners, tables = run.config.parties, dict[str, Path]()
+    for owner, table in cast(Mapping[str, object], samples).items():
+        if owner not in owners:
+            raise ConfigError(f"samples: no owner is called {owner!r}{nearest(owner, owners)}")
+        if isinstance(table, str | Path):
+            tables[owner] = Path(table)
+        else:
+            tables[owner] = folder / owner
+            write_frame(tables[owner], f"samples: {owner}", table)
+    if not tables:
+        raise ConfigError("samples: there is no table; give {owner: table}")
+    return tables
+
+
+def _for_python(line: str, folder: Path) -> str:
+    """Return an error's line for Python, without the command's options and the names of temporary files."""
+    for name in (f"--data: {folder / 'samples.npz'}:", f"--data: {folder / 'samples.npz'}", "--data:", "--table:"):
+        line = line.replace(name, "samples:")
+    line = re.sub(re.escape(str(folder)) + r"/([\w.-]+)", r"the table of \1", line)
+    return re.sub(r"; --when-absent .*$", "; give its table", line)

@@ -1,0 +1,120 @@
+"""A run as its folder has it: the one reader of runs, for the commands and for Python alike."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vfl.config import ConfigError, ExperimentConfig, changed_keys, load_config, with_whole_paths
+from vfl.config.file_kinds import kind_of
+from vfl.runs.run_folder import Row, read_json, saved_config
+
+if TYPE_CHECKING:  # PyTorch: who asks for a run's status does without
+    from vfl.runs.checkpoint import CheckpointStore
+
+Columns = Any
+"""A pandas.DataFrame, or lists by column where pandas is not installed."""
+
+
+class Run:
+    """A training in its folder. Raises ValueError for a folder without a run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        if not (self.folder / "config.yaml").exists():
+            joint = self.folder / "lvfl"
+            compared = f", or {joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else ""
+            told = kind_of(self.folder) or f"; name a folder of vfl.train or lvfl train{compared}"
+            raise ConfigError(f"{folder}: holds no run{told}")
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """The resolved experiment."""
+        return load_config(self.folder / "config.yaml")
+
+    @property
+    def checkpoints(self) -> "CheckpointStore":
+        """The checkpoints that are kept."""
+        from vfl.runs.checkpoint import CheckpointStore
+
+        return CheckpointStore(self.folder / "checkpoints")
+
+    @property
+    def finished(self) -> bool:
+        """The training has ended, with its last round or its early stop, and so there is a summary."""
+        return (self.folder / "summary.json").exists()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Results and costs, as in ``summary.json``. Raises ValueError for one that is malformed or not there."""
+        return read_json(self.folder / "summary.json", ("uplink_bytes", "train_macs"))
+
+    @cached_property
+    def metrics(self) -> list[Row]:
+        """One row per round: ``round`` (from 0) and the metrics by their TensorBoard tags."""
+        lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def rows_and_summary(self) -> tuple[tuple[Row, ...], dict[str, Any]]:
+        """Return the rows and the summary of a finished run. Raises ValueError if they cannot be read.
+
+        Rows of rounds that a resumed run has added since are left out: they belong to its next summary.
+        """
+        try:
+            return tuple(row for row in self.metrics if row["round"] < self.summary["rounds"]), self.summary
+        except (OSError, json.JSONDecodeError) as error:
+            raise ConfigError(f"{self.folder}: cannot be read ({error}); train it again") from None
+
+    def metrics_frame(self) -> Columns:
+        """Return ``metrics`` as columns by tag, a row per round."""
+        return in_columns(self.metrics, index="round")
+
+    def predict(self, samples: Any = None) -> NDArray[np.floating[Any]]:
+        """Return class probabilities [N, C], or values [N, 1] of a regression.
+
+        Args:
+            samples: whole images uint8 [N, C, H, W] of the training images' shape, or a file as ``lvfl predict --data``
+                takes it; of tables new rows by owner, each a file or a frame (pyarrow, pandas, Polars, a mapping from
+                column to values), predicted in the order of the label owner's; None for the test set.
+
+        Raises ValueError for samples that do not fit, or a run that has no split model.
+        """
+        from vfl.runs.mode import mode_of
+
+        predict = mode_of(self.config).predict
+        if predict is None:
+            raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
+        return predict(self, samples)
+
+
+def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
+    """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
+
+    Raises ConfigError if it holds a run of another one.
+    """
+    if not (run_dir / "config.yaml").exists():
+        return False
+    # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
+    changes = changed_keys(saved_config(run_dir), with_whole_paths(config))
+    if changes:
+        raise ConfigError(
+            f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
+        )
+    run = Run(run_dir)
+    return run.finished and (config.training.patience is not None or run.summary["rounds"] == config.training.rounds)
+
+
+def in_columns(rows: Sequence[Mapping[str, Any]], index: str) -> Columns:
+    """Return rows as columns, with column ``index`` as the frame's index; None if a row lacks a value."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    try:
+        import pandas as pd  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # the user's, if there
+    except ImportError:
+        return columns
+    frame: Any = pd.DataFrame(columns)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return frame.set_index(index)
