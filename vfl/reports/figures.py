@@ -17,6 +17,7 @@ from vfl.base.amounts import amount
 from vfl.base.metrics import axis, in_axis_units, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import ALPHA, BETA, ReportedRun, Subject, Variant, is_number, key_label, setting_label
+from vfl.reports.styles import group_style, legend_styles, point_style, style_of
 from vfl.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.runs.diagram_style import COLORS, INK, curve_style, dress, legend_below, new_figure
 from vfl.runs.results import Quantity, RunResult
@@ -60,7 +61,7 @@ def _subsets(subject: Subject) -> list[Drawing]:
     if not variants:
         return []
     figure, axes = new_axes("Party that is away", f"Lost {axis(subject.metric)}")
-    draw_lost(axes, variants[:MOST_CURVES])
+    draw_lost(axes, variants[:MOST_CURVES], subject)
     if len(variants) > 1:
         place_legend(figure, axes)
     caption = CAPTION + _left_out(variants)
@@ -73,7 +74,7 @@ def _left_out(variants: Sequence[Variant]) -> str:
 
 def _scores(subject: Subject) -> list[Drawing]:
     if not subject.keys:
-        return [_curves(subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)]
+        return [_curves(subject, subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)]
     drawings = _methods(subject)
     for key in subject.keys:
         others = [each for each in subject.keys if each != key]
@@ -83,7 +84,7 @@ def _scores(subject: Subject) -> list[Drawing]:
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
         heading = f"{_score(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
         name = f"{subject.metric}_{key.rpartition('.')[2]}"
-        drawings.append(_curves(name, heading, _alone(subject, key), variants, labels))
+        drawings.append(_curves(subject, name, heading, _alone(subject, key), variants, labels))
     return drawings
 
 
@@ -110,13 +111,18 @@ def _methods(subject: Subject) -> list[Drawing]:
         f"no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
         f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
     )
-    return [_curves("methods", "Methods", _beside(subject, "2", caption), list(there.values()), list(there))]
+    return [_curves(subject, "methods", "Methods", _beside(subject, "2", caption), list(there.values()), list(there))]
 
 
 def _curves(
-    name: str, title: str, caption: str, variants: Sequence[Variant], labels: Sequence[str] | None = None
+    subject: Subject,
+    name: str,
+    title: str,
+    caption: str,
+    variants: Sequence[Variant],
+    labels: Sequence[str] | None = None,
 ) -> Drawing:
-    metric = variants[0].runs[0].metric
+    metric = subject.metric
     figure, axes = new_axes("Round", f"Test {axis(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
@@ -126,10 +132,11 @@ def _curves(
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
         means = [mean(values) for values in per_round]
-        axes.plot(rounds, means, label=label, gid=f"curve_{position}", **curve_style(position, len(rounds)))
+        style = style_of(subject, variant, len(rounds))
+        axes.plot(rounds, means, label=label, gid=f"curve_{position}", **style)
         if len(variant.runs) > 1:
             low, high = [min(values) for values in per_round], [max(values) for values in per_round]
-            axes.fill_between(rounds, low, high, color=COLORS[position], alpha=0.15, linewidth=0)
+            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
     if len(shown) > 1:
@@ -166,15 +173,13 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     front = pareto_front(subject.variants, cost)
-    key, hover = _grouping(subject), dict[str, str]()
-    for position, value in enumerate(subject.values(key)):
-        group: str | None = setting_label(key, value)
-        style = {name: curve_style(position, 1)[name] for name in ("color", "marker")}
-        for variant in (each for each in subject.variants if each.settings.get(key) == value):
-            point, score = f"point_{len(hover)}", in_axis_units(subject.metric, variant.score)
-            hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
-            axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
-            group = None  # only once in the legend
+    hover = dict[str, str]()
+    for variant in subject.variants:
+        point, score = f"point_{len(hover)}", in_axis_units(subject.metric, variant.score)
+        hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
+        axes.plot([cost(variant)], [score], gid=point, **point_style(subject, variant))
+    for label, style in legend_styles(subject):
+        axes.plot([], [], label=label, **style)
     on_front = [(cost(variant), in_axis_units(subject.metric, variant.score)) for variant in front]
     circles: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
     line: dict[str, Any] = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1}
@@ -185,11 +190,6 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
 
 
 _WORDS = {"bytes": "bytes", "macs": "multiply-accumulates", "time": "time"}
-
-
-def _grouping(subject: Subject) -> str:
-    """Return the setting that colours distinguish: alpha if it varies, else the first that varies."""
-    return ALPHA if ALPHA in subject.keys else subject.keys[0]
 
 
 def _spent(subject: Subject) -> list[Drawing]:
@@ -210,7 +210,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         for position, variant in enumerate(subject.variants):
             across, scores = _mean_curve(variant, spent)
             curve = f"curve_{position}"
-            axes.plot(across, scores, label=variant.label, gid=curve, **curve_style(position, len(across)))
+            axes.plot(across, scores, label=variant.label, gid=curve, **style_of(subject, variant, len(across)))
         if several:
             place_legend(figure, axes)
         hover = {f"curve_{position}": variant.label for position, variant in enumerate(subject.variants)}
@@ -274,13 +274,13 @@ def _errors(subject: Subject) -> list[Drawing]:
             continue
         figure, axes = new_axes(key_label(key), _ERRORS[name])
         groups = subject.values(other) if other in subject.keys else [None]
-        for position, group in enumerate(groups):
+        for group in groups:
             fixed = {} if group is None else {other: group}
             found = [(value, subject.find({key: value} | fixed)) for value in subject.values(key)]
             points = [(value, each.mean(quantity)) for value, each in found if each is not None]
             known = [(value, error) for value, error in points if error is not None]
             label = setting_label(other, group) if fixed else symbol
-            axes.plot(*zip(*known, strict=True), label=label, **curve_style(position, len(known)))
+            axes.plot(*zip(*known, strict=True), label=label, **group_style(subject, other, group, len(known)))
         place_legend(figure, axes)
         caption = "Corollary 1's sums of the ratios are in the table below." if subject.as_paper else ""
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))

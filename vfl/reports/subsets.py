@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from vfl.base.metrics import format_metric, in_axis_units
 from vfl.base.subsets import AND, lost_without
 from vfl.reports.runs import Subject, Variant
-from vfl.runs.diagram_style import COLORS
+from vfl.reports.styles import bar_style
 
 CAPTION = "As if the others were away, by the placeholders that the models learned (zeros where they learned none)."
 LETTERS_ACROSS = 30
@@ -22,13 +22,13 @@ def tested_variants(subject: Subject) -> list[Variant]:
     return [each for each in subject.variants if all("subsets" in run.summary for run in each.runs)]
 
 
-def draw_lost(axes: Axes, variants: list[Variant]) -> None:
+def draw_lost(axes: Axes, variants: list[Variant], subject: Subject) -> None:
     """Draw a bar per party and setting: the loss in the metric without the party, mean over the seeds."""
     width, every = 0.8 / len(variants), [_lost(variant) for variant in variants]
     names = list(dict.fromkeys(chain.from_iterable(every)))
     for position, (variant, lost) in enumerate(zip(variants, every, strict=True)):
         places = [names.index(name) + width * position for name in lost]
-        axes.bar(places, list(lost.values()), width, label=variant.label, color=COLORS[position])
+        axes.bar(places, list(lost.values()), width, label=variant.label, **bar_style(subject, variant))
     crowded = sum(map(len, names)) > LETTERS_ACROSS
     middles = [place + (0.8 - width) / 2 for place in range(len(names))]
     axes.set_xticks(middles, names, rotation=30 if crowded else 0, ha="right" if crowded else "center")

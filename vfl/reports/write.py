@@ -1,6 +1,7 @@
 """Writes a report: ``report.html`` (one file that loads no other), ``report.md`` and a PNG per figure."""
 
 import re
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,7 @@ from vfl.reports.outcomes import outcome_drawings
 from vfl.reports.runs import ReportedRun, Subject
 from vfl.reports.tables import TableData, advice, party_tables, tables
 from vfl.runs.atomic import write_atomically
-from vfl.runs.diagram_style import inline_svg, png
+from vfl.runs.diagram_style import for_print, inline_svg, png
 from vfl.sweeps.sweep_view import names
 
 PAGE = "report.html"
@@ -28,14 +29,31 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
     contents: dict[str, str | bytes] = {f"{drawing.name}.png": png(drawing.figure) for drawing in drawings}
     contents[TEXT] = markdown(subject, drawings, [*open_tables, *parties])
     contents[PAGE] = page(subject, drawings, open_tables, parties)
+    _write_all(folder, contents, "--out")
+    return list(contents)
+
+
+def _write_all(folder: Path, contents: Mapping[str, str | bytes], option: str) -> None:
+    """Write files, and remove the pictures of an earlier report on other runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _pictures(folder / TEXT) - contents.keys():  # pictures of an earlier report on other runs
-            (folder / name).unlink(missing_ok=True)
+        if TEXT in contents:
+            for name in _pictures(folder / TEXT) - contents.keys():
+                (folder / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
     except OSError as error:
-        raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
+        raise ConfigError(f"{option}: {folder} cannot be written ({error.strerror})") from None
+
+
+def write_figures(subject: Subject, folder: Path) -> list[str]:
+    """Write every figure as PDF and SVG into a folder and return the files' names. Raises ConfigError if that fails."""
+    contents = {
+        f"{drawing.name}.{ending}": content
+        for drawing in [*draw(subject), *outcome_drawings(subject)]
+        for ending, content in for_print(drawing.figure).items()
+    }
+    _write_all(folder, contents, "--figures")
     return list(contents)
 
 

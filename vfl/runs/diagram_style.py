@@ -1,4 +1,6 @@
-"""The style of all diagrams, and diagrams as files: PNG for documents, SVG for a page, light or dark as its reader has.
+"""The style of all diagrams, and diagrams as files.
+
+PNG is for documents, PDF and SVG for print, and an SVG within a page, light or dark as its reader has.
 
 Colours are Okabe and Ito's, which differ for all kinds of colour blindness; line styles and markers differ in grey.
 """
@@ -75,6 +77,17 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, facecolor="white")
     return buffer.getvalue()
+
+
+def for_print(figure: Figure) -> dict[str, bytes]:
+    """Return the figure for a paper, by the ending of its file. Text stays text, and equal figures have equal bytes."""
+    found: dict[str, bytes] = {}
+    for ending, dated in (("pdf", "CreationDate"), ("svg", "Date")):
+        buffer = io.BytesIO()
+        with mpl.rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "figure"}):
+            figure.savefig(buffer, format=ending, transparent=True, metadata={dated: None, "Creator": None})
+        found[ending] = buffer.getvalue()
+    return found
 
 
 def inline_svg(figure: Figure, name: str, description: str, hover: Mapping[str, str]) -> str:

@@ -1,0 +1,84 @@
+"""Styles of a report's settings: one has the same colour, marker and dashes in every chart.
+
+Of a grid the colour tells the first setting, alpha if it varies, and the marker the others.
+"""
+
+from typing import Any
+
+from vfl.reports.runs import ALPHA, Subject, Variant, setting_label
+from vfl.runs.diagram_style import COLORS, MARKERS, curve_style
+
+HATCHES = ("", "//", "..", "xx", "--", "||", "++")
+
+
+def style_of(subject: Subject, variant: Variant, points: int) -> dict[str, Any]:
+    """Return the style of a setting's curve of so many points."""
+    return _style(*_place(subject, variant), points)
+
+
+def point_style(subject: Subject, variant: Variant) -> dict[str, Any]:
+    """Return the style of a setting's only point."""
+    return _as_point(style_of(subject, variant, 1))
+
+
+def group_style(subject: Subject, key: str, value: object, points: int) -> dict[str, Any]:
+    """Return the style of all variants with a value of a setting."""
+    place = subject.values(key).index(value) if key in subject.keys else 0
+    if not _is_grid(subject):
+        return _style(place, place, points)
+    return _style(place, 0, points) if key == _first(subject) else _style(0, place, points)
+
+
+def legend_styles(subject: Subject) -> list[tuple[str, dict[str, Any]]]:
+    """Return the entries of a legend of all settings' points: of a grid its values, else every setting."""
+    if not _is_grid(subject):
+        return [(variant.label, point_style(subject, variant)) for variant in subject.variants[: len(COLORS)]]
+    first, *others = [_first(subject), *(key for key in subject.keys if key != _first(subject))]
+    shown = [first, *others] if len(others) == 1 else [first]
+    return [
+        (setting_label(key, value), _as_point(group_style(subject, key, value, 1)))
+        for key in shown
+        for value in subject.values(key)
+    ]
+
+
+def bar_style(subject: Subject, variant: Variant) -> dict[str, Any]:
+    """Return the style of a setting's bars, which are hatched where curves have another marker."""
+    color, marker = _place(subject, variant)
+    return {"color": COLORS[color % len(COLORS)], "hatch": HATCHES[marker % len(HATCHES)] if color != marker else ""}
+
+
+def _place(subject: Subject, variant: Variant) -> tuple[int, int]:
+    """Return the places of colour and marker."""
+    if not _is_grid(subject):
+        place = subject.variants.index(variant)
+        return place, place
+    first = _first(subject)
+    others = [key for key in subject.keys if key != first]
+    if len(others) == 1:
+        second = subject.values(others[0]).index(variant.settings.get(others[0]))
+    else:
+        rest = [[each.settings.get(key) for key in others] for each in subject.variants]
+        second = rest.index([variant.settings.get(key) for key in others])
+    return subject.values(first).index(variant.settings.get(first)), second
+
+
+def _is_grid(subject: Subject) -> bool:
+    """Return whether colour and marker tell different settings: two vary, or too many variants for the colours."""
+    return len(subject.keys) == 2 or (len(subject.keys) > 2 and len(subject.variants) > len(COLORS))
+
+
+def _first(subject: Subject) -> str:
+    return ALPHA if ALPHA in subject.keys else subject.keys[0]
+
+
+def _style(color: int, marker: int, points: int) -> dict[str, Any]:
+    """Return a style whose dashes differ as well, for print in grey."""
+    return curve_style(color + marker, points) | {
+        "color": COLORS[color % len(COLORS)],
+        "marker": MARKERS[marker % len(MARKERS)],
+    }
+
+
+def _as_point(style: dict[str, Any]) -> dict[str, Any]:
+    return style | {"linestyle": "none", "markersize": 7}
