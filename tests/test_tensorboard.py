@@ -83,20 +83,29 @@ def test_every_run_has_the_same_columns_with_a_value_in_each(monkeypatch: pytest
     columns = [[info.name for info in experiment.hparam_infos] for experiment, _start in shown]
     assert columns[0] == columns[1]
     for experiment, start in shown:
-        assert {info.name for info in experiment.hparam_infos} == {*start.hparams} == {"alpha", "beta", "seed"}
-        assert start.hparams["seed"].number_value == 0
+        assert {info.name for info in experiment.hparam_infos} == {*start.hparams} == {"alpha", "beta"}
     assert shown[1][1].hparams["alpha"].string_value == "{'party_1': {2: 0.5}}"
 
 
 def test_what_a_sweep_varies_are_the_columns():
     """With five or more, the metric would be out of sight."""
-    experiment, _start = hparams_of(
-        {"seed": 0, "training.batch_size": 8, "mode": "vertical"}, ("seed", "training.batch_size")
+    settings = {"seed": 3, "training.batch_size": 8, "mode": "vertical"}
+    experiment, start = hparams_of(settings, ("seed", "training.batch_size"))
+    assert {info.name for info in experiment.hparam_infos} == {"training.batch_size"}
+    assert start.group_name == "seed 3: name"  # its first dozen letters are shown
+
+
+def test_a_sweep_of_ratios_shows_metric_and_both_savings_on_1280_pixels():
+    """Beside the names there are 758 pixels of columns of 160; of the last at least a dozen letters are to be seen."""
+    keys = ("lightweighting.alpha", "lightweighting.beta", "seed")
+    summaries = hparams_summaries(
+        "name", dict.fromkeys(keys, 0), keys, {tag: k for k, tag in VERTICAL.front_page.items()}
     )
-    assert {info.name for info in experiment.hparam_infos} == {
-        "seed",
-        "training.batch_size",
-    }
+    content = summaries[0].value[0].metadata.plugin_data.content
+    experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
+    columns = [each.name for each in experiment.hparam_infos] + [each.display_name for each in experiment.metric_infos]
+    assert columns == ["alpha", "beta", "test accuracy", "compute saved", "bytes saved"]
+    assert 160 * (len(columns) - 1) + 8 * len(columns[-1]) <= 758
 
 
 def test_a_row_is_named_by_the_run_first_and_its_sweep_then(tmp_path: Path):

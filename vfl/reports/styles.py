@@ -1,6 +1,7 @@
 """Styles of a report's settings: one has the same colour, marker and dashes in every chart.
 
-Of a grid the colour tells the first setting, alpha if it varies, and the marker the others.
+Of a grid the colour tells the first setting, alpha if it varies, and the marker the others; where the first has its
+first value, as alpha is 0, the colour tells the others as well.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ def group_style(subject: Subject, key: str, value: object, points: int) -> dict[
     place = subject.values(key).index(value) if key in subject.keys else 0
     if not _is_grid(subject):
         return _style(place, place, points)
-    return _style(place, 0, points) if key == _first(subject) else _style(0, place, points)
+    return _style(place, 0, points) if key == _first(subject) else _style(_beside(subject, 0, place), place, points)
 
 
 def legend_styles(subject: Subject) -> list[tuple[str, dict[str, Any]]]:
@@ -60,7 +61,12 @@ def _place(subject: Subject, variant: Variant) -> tuple[int, int]:
     else:
         rest = [[each.settings.get(key) for key in others] for each in subject.variants]
         second = rest.index([variant.settings.get(key) for key in others])
-    return subject.values(first).index(variant.settings.get(first)), second
+    return _beside(subject, subject.values(first).index(variant.settings.get(first)), second), second
+
+
+def _beside(subject: Subject, first: int, second: int) -> int:
+    """Return the place of a grid's colour: that of the first setting, or the second's after all of the first's."""
+    return first or (second and len(subject.values(_first(subject))) - 1 + second)
 
 
 def _is_grid(subject: Subject) -> bool:
