@@ -12,6 +12,7 @@ Shapes: N rows, B batch, D an embedding's width, C classes.
 # scikit-learn ships no stubs.
 
 import argparse
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from vfl.models.features import Features, ModelSpec
 STUDY: Any = read_yaml(Path(__file__).with_suffix(".yaml"))
 Owners = list[Tensor]
 """Features of each owner, [N, ...]."""
+LEARNED: dict[tuple[str, int], list[nn.Module]] = {}
+"""Encoders of the present table and seed."""
 
 
 def main() -> None:
@@ -66,9 +69,8 @@ def train(table: str, seed: int, method: str, given: Any) -> dict[str, float | i
     head = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, int(labels.max()) + 1))
     sent = 0
     if method in ("one exchange", "untrained", "then one pass"):
-        for model, rows in zip(encoders, features, strict=True):
-            if method != "untrained":
-                learn_alone(model, rows[train_rows], own)
+        if method != "untrained":
+            encoders = learned(table, seed, encoders, [each[train_rows] for each in features], own)
         train_head(head, embed(encoders, [each[train_rows] for each in features]), labels[train_rows], own)
         sent = len(train_rows) * width * 4
     if method in ("one pass", "ordinary", "then one pass"):
@@ -111,6 +113,16 @@ def encoder(rows: Tensor, own: Any) -> nn.Module:
     if rows.dim() > 2:
         return small_cnn(ModelSpec(Features("images", tuple(rows.shape[1:])), own["embedding"], width=0.5))
     return nn.Sequential(nn.Linear(rows.shape[1], own["hidden"]), nn.ReLU(), nn.Linear(own["hidden"], own["embedding"]))
+
+
+def learned(table: str, seed: int, encoders: Sequence[nn.Module], rows: Owners, own: Any) -> list[nn.Module]:
+    """Return encoders that their owners trained alone; those of a table and seed are trained once."""
+    if (table, seed) not in LEARNED:
+        LEARNED.clear()
+        for model, each in zip(encoders, rows, strict=True):
+            learn_alone(model, each, own)
+        LEARNED[table, seed] = [*encoders]
+    return copy.deepcopy(LEARNED[table, seed])
 
 
 def learn_alone(model: nn.Module, rows: Tensor, own: Any) -> None:

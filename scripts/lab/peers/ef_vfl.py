@@ -1,0 +1,139 @@
+"""Run EF-VFL's MNIST setting, by its authors' code and by ours: test accuracy over uplink bytes.
+
+    python -m scripts.lab.peers.ef_vfl theirs MNIST OUT.csv --code FOLDER
+    python -m scripts.lab.peers.ef_vfl ours MNIST OUT.csv
+
+FOLDER is a checkout of github.com/Valdeira/EF-VFL (commit 02fb393, MIT), MNIST has the four `*-ubyte` files. As in its
+`configs/mnist_fullbatch`: 60,000 rows full batch, four quadrants of 196 pixels, linear and sigmoid to 16 numbers, their
+mean, linear to 10, plain SGD at rate 4, 100 epochs, seeds 0 to 4; the test is all 10,000 images. SVFL sends everything,
+C-VFL compresses, EF-VFL compresses with error feedback.
+
+Bytes of theirs: `bytes_told` is their own count, which sends top-k without saying which entries; `bytes` adds 20 bits
+for each kept entry, which tell one of 960,000 places. Ours are the frames sent. Ours has the labels at the server, which
+returns a gradient at the embedding as it was sent; theirs shares them.
+"""
+# pyright: basic, reportMissingImports=false
+# pytorch_lightning is only in the peer's environment, and the peer's modules only in its checkout.
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from scripts.lab.peers.environment import add_row, enter, rows_of
+
+PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", "setuptools<81")
+SEEDS, EPOCHS, ROWS, WIDTH = range(5), 100, 60_000, 16
+COMPRESSORS = [("topk", share) for share in (0.1, 0.01, 0.001)] + [("qsgd", bits) for bits in (4, 2, 1)]
+OURS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "4 bits coded, error feedback": {"bits": 4, "coding": "entropy"},
+    "2 bits coded, error feedback": {"bits": 2, "coding": "entropy"},
+}
+
+
+def main() -> None:
+    """Train what the rows lack, all methods of a seed before the next seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("side", choices=("theirs", "ours"))
+    parser.add_argument("mnist", type=Path, help="folder of the files of MNIST")
+    parser.add_argument("out", type=Path, help="CSV file that gets a row a training")
+    parser.add_argument("--code", type=Path, help="checkout of EF-VFL")
+    given = parser.parse_args()
+    methods: dict[str, Any] = {"SVFL": (None, None, None)}
+    for name, kind in (("C-VFL", "direct"), ("EF-VFL", "ef")):
+        methods |= {f"{name} {kept} {amount:g}": (kind, kept, amount) for kept, amount in COMPRESSORS}
+    if given.side == "theirs":
+        enter("efvfl", *PACKAGES)
+        sys.path.insert(0, str(given.code))
+    else:
+        methods = {f"ours, {name}": wire for name, wire in OURS.items()}
+    warnings.simplefilter("ignore")
+    train, test = read(given.mnist, "train"), read(given.mnist, "t10k")
+    for seed in SEEDS:
+        for name, method in methods.items():
+            if (name, str(seed)) not in {(row["method"], row["seed"]) for row in rows_of(given.out)}:
+                found = (
+                    theirs(train, test, seed, *method) if given.side == "theirs" else ours(train, test, seed, method)
+                )
+                add_row(given.out, {"method": name, "seed": seed, **found})
+
+
+def read(folder: Path, part: str) -> tuple[Any, Any]:
+    """Return images [N, 1, 28, 28], standardised as theirs, and labels [N]."""
+    import torch
+
+    pixels = torch.frombuffer(bytearray((folder / f"{part}-images-idx3-ubyte").read_bytes()), dtype=torch.uint8)
+    labels = torch.frombuffer(bytearray((folder / f"{part}-labels-idx1-ubyte").read_bytes()), dtype=torch.uint8)
+    return (pixels[16:].view(-1, 1, 28, 28) / 255 - 0.1307) / 0.3081, labels[8:].long()
+
+
+def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str | None, amount: Any) -> dict[str, Any]:
+    """Return accuracy and bytes of their model, trained by their Lightning module."""
+    import pytorch_lightning as lightning
+    import torch
+    from models.mnist_model import ShallowSplitNN
+
+    torch.set_num_threads(1)
+    lightning.seed_everything(seed, verbose=False)
+    shape: Any = {"input_size": 784, "num_clients": 4, "cut_size": WIDTH, "aggregation_mechanism": "mean"}
+    rates: Any = {"lr": 4.0, "momentum": 0.0, "weight_decay": 0.0, "optimizer": "sgd"}
+    cycle: Any = {"eta_min_ratio": None, "scheduler": None, "num_epochs": EPOCHS}
+    wire: Any = {"compressor": compressor, "compression_parameter": amount, "compression_type": kind}
+    size: Any = {"num_classes": 10, "private_labels": False, "num_samples": ROWS, "batch_size": ROWS}
+    model = ShallowSplitNN(**shape, **rates, **cycle, **wire, **size, compute_grad_sqd_norm=False)
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_model_summary=False, **quiet)
+    trainer.fit(model, [(*train, torch.arange(ROWS))])
+    model.eval()
+    with torch.no_grad():
+        accuracy = float((model(test[0]).argmax(1) == test[1]).float().mean())
+    told = model.n_mbytes * 1e6
+    indices = 20 / 8 * EPOCHS * 4 * int(ROWS * WIDTH * amount) if compressor == "topk" else 0
+    return {"accuracy": round(accuracy, 5), "bytes_told": round(told), "bytes": round(told + indices)}
+
+
+def ours(train: Any, test: Any, seed: int, wire: Any) -> dict[str, Any]:
+    """Return accuracy and uplink bytes of the same models in the framework, fused by the mean in an own head."""
+    import torch
+    from torch import nn
+
+    import vfl
+
+    class MeanHead(nn.Module):
+        """A linear classifier of the mean of the parties' embeddings, which come side by side."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.classes = nn.Linear(WIDTH, 10)
+
+        def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+            return self.classes(embeddings.unflatten(1, (-1, WIDTH)).mean(1))
+
+    torch.manual_seed(seed)
+    images, labels = torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]])
+    parties: list[vfl.Party] = []
+    for top in (0, 14):
+        for left in (0, 14):
+            quadrant = images[:, 0, top : top + 14, left : left + 14].flatten(1)
+            model = nn.Sequential(nn.Linear(196, WIDTH), nn.Sigmoid())
+            parties.append(vfl.Party(f"quadrant_{len(parties) + 1}", quadrant, model=model))
+    settings: Any = {
+        "seed": seed,
+        "threads": 1,
+        "training.batch_size": ROWS,
+        "training.rounds": EPOCHS,
+        "training.optimizer": {"learning_rate": 4.0, "momentum": 0.0, "weight_decay": 0.0},
+        "evaluation.every": EPOCHS,
+        "checkpoint.every": EPOCHS,
+        "lightweighting.error_feedback": bool(wire),
+        "wire": wire,
+    }
+    run = vfl.fit(parties, labels.numpy(), head=MeanHead(), test=range(ROWS, len(labels)), settings=settings)
+    sent = run.summary["uplink_bytes"]
+    return {"accuracy": round(run.summary["test_accuracy"], 5), "bytes_told": sent, "bytes": sent}
+
+
+if __name__ == "__main__":
+    main()
