@@ -9,7 +9,7 @@ mean, linear to 10, plain SGD at rate 4, 100 epochs, seeds 0 to 4; the test is a
 C-VFL compresses, EF-VFL compresses with error feedback.
 
 Bytes of theirs: `bytes_told` is their own count, which sends top-k without saying which entries; `bytes` adds 20 bits
-for each kept entry, which tell one of 960,000 places. Ours are the frames sent. Ours has the labels at the server, which
+for each kept entry, which tell one of 960,000 places. Ours are the frames sent; it has the labels at the server, which
 returns a gradient at the embedding as it was sent; theirs shares them.
 """
 # pyright: basic, reportMissingImports=false
@@ -21,6 +21,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
+import vfl
 from scripts.lab.peers.environment import add_row, enter, rows_of
 
 PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", "setuptools<81")
@@ -40,6 +44,7 @@ def main() -> None:
     parser.add_argument("mnist", type=Path, help="folder of the files of MNIST")
     parser.add_argument("out", type=Path, help="CSV file that gets a row a training")
     parser.add_argument("--code", type=Path, help="checkout of EF-VFL")
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="seeds (default: 0 to 4)")
     given = parser.parse_args()
     methods: dict[str, Any] = {"SVFL": (None, None, None)}
     for name, kind in (("C-VFL", "direct"), ("EF-VFL", "ef")):
@@ -51,7 +56,7 @@ def main() -> None:
         methods = {f"ours, {name}": wire for name, wire in OURS.items()}
     warnings.simplefilter("ignore")
     train, test = read(given.mnist, "train"), read(given.mnist, "t10k")
-    for seed in SEEDS:
+    for seed in given.seeds:
         for name, method in methods.items():
             if (name, str(seed)) not in {(row["method"], row["seed"]) for row in rows_of(given.out)}:
                 found = (
@@ -62,8 +67,6 @@ def main() -> None:
 
 def read(folder: Path, part: str) -> tuple[Any, Any]:
     """Return images [N, 1, 28, 28], standardised as theirs, and labels [N]."""
-    import torch
-
     pixels = torch.frombuffer(bytearray((folder / f"{part}-images-idx3-ubyte").read_bytes()), dtype=torch.uint8)
     labels = torch.frombuffer(bytearray((folder / f"{part}-labels-idx1-ubyte").read_bytes()), dtype=torch.uint8)
     return (pixels[16:].view(-1, 1, 28, 28) / 255 - 0.1307) / 0.3081, labels[8:].long()
@@ -72,7 +75,6 @@ def read(folder: Path, part: str) -> tuple[Any, Any]:
 def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str | None, amount: Any) -> dict[str, Any]:
     """Return accuracy and bytes of their model, trained by their Lightning module."""
     import pytorch_lightning as lightning
-    import torch
     from models.mnist_model import ShallowSplitNN
 
     torch.set_num_threads(1)
@@ -94,23 +96,20 @@ def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str |
     return {"accuracy": round(accuracy, 5), "bytes_told": round(told), "bytes": round(told + indices)}
 
 
+class MeanHead(nn.Module):
+    """A linear classifier of the mean of the parties' embeddings, which come side by side, each of one width."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.width, self.classes = width, nn.Linear(width, classes)
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [B, C] of embeddings [B, K D]."""
+        return self.classes(embeddings.unflatten(1, (-1, self.width)).mean(1))
+
+
 def ours(train: Any, test: Any, seed: int, wire: Any) -> dict[str, Any]:
     """Return accuracy and uplink bytes of the same models in the framework, fused by the mean in an own head."""
-    import torch
-    from torch import nn
-
-    import vfl
-
-    class MeanHead(nn.Module):
-        """A linear classifier of the mean of the parties' embeddings, which come side by side."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.classes = nn.Linear(WIDTH, 10)
-
-        def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
-            return self.classes(embeddings.unflatten(1, (-1, WIDTH)).mean(1))
-
     torch.manual_seed(seed)
     images, labels = torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]])
     parties: list[vfl.Party] = []
@@ -130,7 +129,7 @@ def ours(train: Any, test: Any, seed: int, wire: Any) -> dict[str, Any]:
         "lightweighting.error_feedback": bool(wire),
         "wire": wire,
     }
-    run = vfl.fit(parties, labels.numpy(), head=MeanHead(), test=range(ROWS, len(labels)), settings=settings)
+    run = vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=range(ROWS, len(labels)), settings=settings)
     sent = run.summary["uplink_bytes"]
     return {"accuracy": round(run.summary["test_accuracy"], 5), "bytes_told": sent, "bytes": sent}
 

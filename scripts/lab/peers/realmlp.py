@@ -16,6 +16,7 @@ from pathlib import Path
 from scripts.lab.peers.environment import add_row, enter, rows_of
 
 PACKAGES = ("pytabkit==1.7.3", "torch==2.13.0")
+METRICS = ("rmse", "r2", "log_loss", "accuracy", "auc")
 
 
 def main() -> None:
@@ -31,13 +32,16 @@ def main() -> None:
     done = {row["table"] for row in rows_of(given.out)}
     left = [name for name in given.tables or TABLES if name not in done]
     for name in sorted(left, key=lambda name: len(read(given.folder, name)[1])):
-        add_row(given.out, {"table": name, "split": 0, "model": "RealMLP-TD", **score(given.folder, name)})
+        found: dict[str, float | str] = dict.fromkeys(METRICS, "")
+        try:
+            found |= {"refusal": "", **score(given.folder, name)}
+        except ValueError as error:
+            found |= {"refusal": str(error)}
+        add_row(given.out, {"table": name, "split": 0, "model": "RealMLP-TD", "package": PACKAGES[0], **found})
 
 
 def score(folder: Path, name: str) -> dict[str, float | str]:
-    """Return rows, metrics and version of a table."""
-    from importlib.metadata import version
-
+    """Return the metrics of a table. Raises ValueError where the package refuses it."""
     import numpy as np
     import torch
     from pytabkit import RealMLP_TD_Classifier, RealMLP_TD_Regressor
@@ -56,9 +60,7 @@ def score(folder: Path, name: str) -> dict[str, float | str]:
     model = kind(random_state=0, device="cpu", n_threads=1)
     model.fit(features.iloc[train], labels[train])
     told = (model.predict_proba if classes else model.predict)(features.iloc[test])
-    found = {key: round(value, 5) for key, value in scores(labels[test], np.asarray(told), classes).items()}
-    empty = dict.fromkeys(("rmse", "r2", "log_loss", "accuracy", "auc"), "")
-    return {"rows": len(labels), **empty, **found, "version": version("pytabkit")}
+    return {key: round(value, 5) for key, value in scores(labels[test], np.asarray(told), classes).items()}
 
 
 if __name__ == "__main__":
