@@ -26,6 +26,7 @@ from torch import nn
 
 import vfl
 from scripts.lab.peers.environment import add_row, enter, rows_of
+from scripts.lab.peers.mnist import read_mnist
 
 PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", "setuptools<81")
 SEEDS, EPOCHS, ROWS, WIDTH = range(5), 100, 60_000, 16
@@ -55,7 +56,7 @@ def main() -> None:
     else:
         methods = {f"ours, {name}": wire for name, wire in OURS.items()}
     warnings.simplefilter("ignore")
-    train, test = read(given.mnist, "train"), read(given.mnist, "t10k")
+    train, test = read_mnist(given.mnist, "train"), read_mnist(given.mnist, "t10k")
     for seed in given.seeds:
         for name, method in methods.items():
             if (name, str(seed)) not in {(row["method"], row["seed"]) for row in rows_of(given.out)}:
@@ -63,13 +64,6 @@ def main() -> None:
                     theirs(train, test, seed, *method) if given.side == "theirs" else ours(train, test, seed, method)
                 )
                 add_row(given.out, {"method": name, "seed": seed, **found})
-
-
-def read(folder: Path, part: str) -> tuple[Any, Any]:
-    """Return images [N, 1, 28, 28], standardised as theirs, and labels [N]."""
-    pixels = torch.frombuffer(bytearray((folder / f"{part}-images-idx3-ubyte").read_bytes()), dtype=torch.uint8)
-    labels = torch.frombuffer(bytearray((folder / f"{part}-labels-idx1-ubyte").read_bytes()), dtype=torch.uint8)
-    return (pixels[16:].view(-1, 1, 28, 28) / 255 - 0.1307) / 0.3081, labels[8:].long()
 
 
 def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str | None, amount: Any) -> dict[str, Any]:
