@@ -11,6 +11,7 @@ from torch import nn
 import vfl
 from scripts.lab.peers.ef_vfl import MeanHead
 from scripts.lab.peers.environment import add_row, refusal, rows_of
+from scripts.lab.peers.page import PAGE, written
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(
@@ -27,6 +28,11 @@ def test_a_peer_explains_itself_without_its_environment(name: str):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
     assert f"python -m scripts.lab.peers.{name} " in done.stdout
+
+
+def test_the_page_is_what_the_rows_say():
+    """Write it by python -m scripts.lab.peers.page."""
+    assert PAGE.read_text(encoding="utf-8") == written()
 
 
 def test_a_row_is_kept_as_soon_as_it_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import vfl
-from scripts.lab.peers.environment import add_row, enter, rows_of
+from scripts.lab.peers.environment import ROOT, add_row, enter, rows_of
 from scripts.lab.peers.mnist import read_mnist
 
 PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", "setuptools<81")
@@ -52,7 +52,8 @@ def main() -> None:
         methods |= {f"{name} {kept} {amount:g}": (kind, kept, amount) for kept, amount in COMPRESSORS}
     if given.side == "theirs":
         enter("efvfl", *PACKAGES)
-        sys.path.insert(0, str(given.code))
+        # Their folder models is no package, so ours of this name would be taken in its place.
+        sys.path[:] = [str(given.code), *(each for each in sys.path if Path(each).resolve() != ROOT)]
     else:
         methods = {f"ours, {name}": wire for name, wire in OURS.items()}
     warnings.simplefilter("ignore")

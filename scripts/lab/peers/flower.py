@@ -122,7 +122,10 @@ def ours(mnist: Path, rounds: int) -> dict[str, float]:
         "training.rounds": rounds,
         "training.batch_size": BATCH,
         "training.optimizer": {"learning_rate": RATE, "momentum": 0.0, "weight_decay": 0.0},
-        "horizontal": {"algorithm": "fedavg", "clients": CLIENTS, "clients_per_round": CHOSEN},
+        "horizontal.clients": CLIENTS,
+        "horizontal.clients_per_round": CHOSEN,
+        "horizontal.local_epochs": 1,
+        "horizontal.partition": {"kind": "iid", "shards_per_client": None},
         "evaluation.every": rounds,
         "checkpoint.every": rounds,
     }
