@@ -18,6 +18,7 @@ returns a gradient at the embedding as it was sent; theirs shares them.
 import argparse
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,6 @@ def main() -> None:
 def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str | None, amount: Any) -> dict[str, Any]:
     """Return accuracy and bytes of their model, trained by their Lightning module."""
     import pytorch_lightning as lightning
-    from models.mnist_model import ShallowSplitNN
 
     torch.set_num_threads(1)
     lightning.seed_everything(seed, verbose=False)
@@ -79,7 +79,9 @@ def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str |
     cycle: Any = {"eta_min_ratio": None, "scheduler": None, "num_epochs": EPOCHS}
     wire: Any = {"compressor": compressor, "compression_parameter": amount, "compression_type": kind}
     size: Any = {"num_classes": 10, "private_labels": False, "num_samples": ROWS, "batch_size": ROWS}
-    model = ShallowSplitNN(**shape, **rates, **cycle, **wire, **size, compute_grad_sqd_norm=False)
+    model = import_module("models.mnist_model").ShallowSplitNN(
+        **shape, **rates, **cycle, **wire, **size, compute_grad_sqd_norm=False
+    )
     quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_model_summary=False, **quiet)
     trainer.fit(model, [(*train, torch.arange(ROWS))])

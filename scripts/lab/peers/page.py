@@ -220,9 +220,9 @@ def of_one_exchange() -> tuple[list[Sequence[str]], list[str]]:
         verdict = "as good" if low > -MARGIN else "worse" if high < -MARGIN else "undecided"
         fewer, more = (sent[each] / sent["one exchange"] for each in ("ordinary", "one pass"))
         said.append(
-            f"{name}, {len(seeds)} seeds: **{gap.mean:+.1f} ± {gap.half_width:.1f} points at {fewer:.0f} times fewer bytes "
-            f"({verdict})**; {once.mean:+.1f} ± {once.half_width:.1f} against one ordinary pass, which sends {more:.1f} "
-            f"times as much; encoders that never learned reach {score['untrained']:.1f} %, trained ones "
+            f"{name}, {len(seeds)} seeds: **{gap.mean:+.1f} ± {gap.half_width:.1f} points at {fewer:.0f} times fewer "
+            f"bytes ({verdict})**; {once.mean:+.1f} ± {once.half_width:.1f} against one ordinary pass, which sends "
+            f"{more:.1f} times as much; encoders that never learned reach {score['untrained']:.1f} %, trained ones "
             f"{score['one exchange']:.1f} %."
         )
         shown = [f"{score[each]:.1f} % at {sent[each] / 1e6:.2f} MB" for each in METHODS]
