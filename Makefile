@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 CHECKOUT ?= ../before
 
-.PHONY: help setup test unit release check docs bits all
+.PHONY: help setup test unit release check docs pictures bits all
 help:  ## name the tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -26,6 +26,9 @@ check:  ## lint, format and types
 
 docs:  ## write docs/configuration.md from the types that check it
 	$(PYTHON) -m scripts.lab.reference > docs/configuration.md
+
+pictures:  ## make the documents' pictures anew, in minutes; needs Chromium
+	$(PYTHON) -m scripts.lab.pictures /tmp/pictures
 
 bits:  ## train thirteen short runs in CHECKOUT (default: ../before) and here, and compare their bits
 	$(PYTHON) scripts/same_bits.py --checkout $(CHECKOUT) --write /tmp/same_bits.json

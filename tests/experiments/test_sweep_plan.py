@@ -139,7 +139,15 @@ def test_the_base_itself_is_checked_first(write):
         load_sweep(write(settings={"training.rounds": 0}, grid={"seed": [1]}))
 
 
-@pytest.mark.parametrize("name", ["sweep_quickstart", "sweep_cifar10", "sweep_cifar10_small", "sweep_horizontal"])
-def test_the_repositorys_sweeps_can_be_planned(name: str):
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        *(("sweep_quickstart", 32), ("sweep_cifar10", 48), ("sweep_cifar10_small", 32), ("sweep_horizontal", 10)),
+        *(("sweep_lvfl_fig3a", 12), ("sweep_lvfl_fig3b", 12)),
+        *(("sweep_flare_fig3", 9), ("sweep_flare_fig7", 5), ("sweep_flare_fig8", 28)),
+    ],
+)
+def test_the_repositorys_sweeps_can_be_planned_and_ignore_no_setting(name: str, runs: int):
     sweep = load_sweep(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
-    assert len(sweep.points) >= 10
+    assert len(sweep.points) == runs
+    assert [run.config.warnings() for run in sweep.runs(1) if run.config.warnings()] == []
