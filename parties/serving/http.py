@@ -136,7 +136,7 @@ def make_app(scorer: Scorer) -> FastAPI:
                 future = scorer.submit(keys)
             except QueueFull as full:
                 raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
-            scored = await asyncio.wrap_future(future)
+            scored = await future
             answer = answer_of(scored, scorer.version.task.names, settings.when_absent)
         scores.inc(sum(each.values is not None for each in scored.scores))
         return Response(answer, media_type="application/json")
@@ -228,17 +228,18 @@ class _Punctual(H11Protocol):
             self._closing = None
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class PunctualLoop(asyncio.SelectorEventLoop):
     """An event loop whose connections end if TLS's handshakes take `REQUEST_LIMIT_S`, which uvicorn cannot be told."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        """Listen as any loop does, with a limit of handshakes."""
         limit_s = None if options.get("ssl") is None else REQUEST_LIMIT_S
         return await super().create_server(*args, ssl_handshake_timeout=limit_s, **options)
 
 
 class _Server(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
+        with asyncio.Runner(loop_factory=PunctualLoop) as runner:
             runner.run(self.serve(sockets=sockets))
 
 

@@ -1,11 +1,11 @@
 """Requests for scores and their answers: what waits is gathered into batches."""
 
-import threading
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from vfl.config.serving import ServingConfig
@@ -51,11 +51,11 @@ class Request:
     """Keys of one request, and their future scores."""
 
     keys: tuple[Key, ...]
-    future: "Future[Scored]" = field(default_factory=lambda: Future[Scored]())
+    future: asyncio.Future[Scored]
 
 
 class RequestQueue:
-    """The waiting requests: put in by any thread, taken in batches by one."""
+    """The waiting requests: put in by any task of a loop, taken in batches by one."""
 
     def __init__(self, settings: ServingConfig, now_s: Callable[[], float] = time.monotonic) -> None:
         self.settings, self.now_s = settings, now_s
@@ -65,49 +65,51 @@ class RequestQueue:
         self._requests = deque[Request]()
         self._answered_s = 0.0
         self._crowded = False
-        self._changed = threading.Condition()
+        self._changed = asyncio.Event()
 
-    def put(self, keys: Sequence[Key]) -> "Future[Scored]":
+    def put(self, keys: Sequence[Key]) -> asyncio.Future[Scored]:
         """Return the future scores of keys, in their order. Raises QueueFull."""
-        request = Request(tuple(keys))
-        with self._changed:
-            if self.waiting + len(keys) > self.settings.queue:
-                raise QueueFull(f"{self.waiting} keys wait, serving.queue is {self.settings.queue}")
-            self._requests.append(request)
-            self.waiting += len(keys)
-            self._changed.notify()
+        if self.waiting + len(keys) > self.settings.queue:
+            raise QueueFull(f"{self.waiting} keys wait, serving.queue is {self.settings.queue}")
+        request = Request(tuple(keys), asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        self.waiting += len(keys)
+        self._changed.set()
         return request.future
 
     def wake(self, *, stop: bool = False) -> None:
         """Let ``take`` return now. ``stop``: and gather no longer."""
-        with self._changed:
-            self.stopping |= stop
-            self._changed.notify()
+        self.stopping |= stop
+        self._changed.set()
 
-    def take(self) -> list[Request]:
+    async def take(self) -> list[Request]:
         """Return the requests of the next batch; none after a while."""
-        with self._changed:
-            if not self._requests and not self.stopping:
-                self._changed.wait(IDLE_S)
-            if not self._requests:
-                return []
-            # Only in a crowd, whose next requests come after the last answers: alone a request waits for nobody.
-            deadline_s = self._answered_s + self.settings.gather_ms / 1000 if self._crowded else 0.0
-            while self.waiting < self.settings.batch and not self.stopping:
-                left_s = deadline_s - self.now_s()
-                if left_s <= 0:
-                    break
-                self._changed.wait(left_s)
-            taken: list[Request] = []
-            keys = 0
-            while self._requests and (not taken or keys + len(self._requests[0].keys) <= self.settings.batch):
-                taken.append(self._requests.popleft())
-                keys += len(taken[-1].keys)
-            self.waiting -= keys
-            return taken
+        if not self._requests and not self.stopping:
+            await self._wait(IDLE_S)
+        if not self._requests:
+            return []
+        # Only in a crowd, whose next requests come after the last answers: alone a request waits for nobody.
+        deadline_s = self._answered_s + self.settings.gather_ms / 1000 if self._crowded else 0.0
+        while self.waiting < self.settings.batch and not self.stopping:
+            left_s = deadline_s - self.now_s()
+            if left_s <= 0:
+                break
+            await self._wait(left_s)
+        taken: list[Request] = []
+        keys = 0
+        while self._requests and (not taken or keys + len(self._requests[0].keys) <= self.settings.batch):
+            taken.append(self._requests.popleft())
+            keys += len(taken[-1].keys)
+        self.waiting -= keys
+        return taken
 
     def note_answered(self, batch: Sequence[Request]) -> None:
         """Note that a batch is answered now: the next one waits for further requests if these were several clients'."""
-        with self._changed:
-            self._answered_s = self.now_s()
-            self._crowded = len(batch) > 1 or bool(self._requests)
+        self._answered_s = self.now_s()
+        self._crowded = len(batch) > 1 or bool(self._requests)
+
+    async def _wait(self, limit_s: float) -> None:
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()

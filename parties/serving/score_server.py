@@ -1,5 +1,6 @@
 """The service of scores as a process: the parties' port, the scorer and HTTP, from start to signal."""
 
+import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_to_serve
 from vfl.parties.network.transport.listening import bounded, listening
 from vfl.parties.network.transport.security import load_identity
-from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
+from vfl.parties.serving.http import MOST_CONNECTIONS, PunctualLoop, http_server
 from vfl.parties.serving.scorer import Scorer
 from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
 from vfl.runs.stored_run import Run
@@ -44,10 +45,22 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
 
     signal.signal(signal.SIGHUP, reload)
     http = http_server(scorer)
-    with only_process_in(run_dir), listening("serving.listen", config.serving.listen) as sockets, hub, scorer:
+    one_loop = asyncio.Runner(loop_factory=PunctualLoop)
+    with only_process_in(run_dir), listening("serving.listen", config.serving.listen) as sockets, one_loop as runner:
+        runner.run(hub.start())
+        scoring = runner.get_loop().create_task(scorer.run())
         where = f"{'https' if config.serving.certificate else 'http'}://{config.serving.listen}"
         console.print(
             f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
         )
         console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
-        http.run(bounded(sockets, most))
+        try:
+            runner.run(http.serve(bounded(sockets, most)))
+        finally:
+            scorer.stop()
+            runner.run(_end(scoring, hub))
+
+
+async def _end(scoring: asyncio.Task[None], hub: Hub) -> None:
+    await scoring
+    await hub.stop()

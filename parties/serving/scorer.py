@@ -1,17 +1,20 @@
 """Scores by key: keys are gathered into batches, parties are asked for their rows' embeddings, the head scores them.
 
-Requests come from any thread by ``submit``; one thread of `Scorer` does all else. A party that is away, slow or lost
-holds up nobody: for that batch it is away. Every batch is of one version of the model.
+All of it is done in one event loop, that of HTTP and of the parties' streams: handing a request to a thread and back
+takes longer than a small model's score. Only a head too large for that computes in a thread. A party that is away, slow
+or lost holds up nobody: for that batch it is away. Every batch is of one version of the model.
 """
 
-import threading
+import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import MOST_TESTED
 from vfl.core.link import read
+from vfl.core.row_by_row import is_light
 from vfl.messages.keys import Found, key_bytes, keys_part, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError, PartKind
 from vfl.parties.network.server.connection import PartyConnection
@@ -54,7 +58,7 @@ class Served:
 
 @dataclass
 class Counters:
-    """Counts so far; read by other threads."""
+    """Counts so far."""
 
     rows: Counter[tuple[str, KeyOutcome]] = field(default_factory=Counter[tuple[str, KeyOutcome]])
     """Keys by party and outcome."""
@@ -63,7 +67,7 @@ class Counters:
 
 @dataclass(eq=False)
 class Scorer:
-    """Scores keys with the parties that are connected to a hub, from ``with`` to its end."""
+    """Scores keys with the parties that are connected to a hub, while ``run`` does."""
 
     run_dir: Path
     config: ExperimentConfig
@@ -85,28 +89,37 @@ class Scorer:
         self.queue = RequestQueue(self.settings)
         self._reloading = False
         self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
-        self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def __enter__(self) -> "Scorer":
-        """Begin to score."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Score what waits, and stop."""
-        self.queue.wake(stop=True)
-        self._thread.join()
+    async def run(self) -> None:
+        """Score what is asked for until ``stop``, in the loop in which the hub listens and requests come."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            tell_manager()
+            requests = await self.queue.take()
+            if self._reloading:
+                await self._reload()
+            self._attach()
+            if requests:
+                await self._answer(requests)
+            elif self.queue.stopping:
+                break
         if self.outcomes is not None:
             self.outcomes.close()
 
-    def submit(self, keys: Sequence[Key]) -> "Future[Scored]":
+    def stop(self) -> None:
+        """Let ``run`` end once it has scored what waits."""
+        self.queue.wake(stop=True)
+
+    def submit(self, keys: Sequence[Key]) -> asyncio.Future[Scored]:
         """Return the future scores of keys, in their order. Raises QueueFull."""
         return self.queue.put(keys)
 
     def reload(self) -> None:
-        """Take the run's last checkpoint before the next batch, if it is another one."""
+        """Take the run's last checkpoint before the next batch, if it is another one; also from a signal's handler."""
         self._reloading = True
-        self.queue.wake()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.queue.wake)
 
     def ready(self) -> dict[str, bool]:
         """Return whether each party can be asked."""
@@ -123,24 +136,12 @@ class Scorer:
         """Return the number of cached embeddings."""
         return len(self._cache)
 
-    def _run(self) -> None:
-        while True:
-            tell_manager()
-            requests = self.queue.take()
-            if self._reloading:
-                self._reload()
-            self._attach()
-            if requests:
-                self._answer(requests)
-            elif self.queue.stopping:
-                return
-
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         self._reloading = False
         try:
             if (now := read_run_id(self.run_dir)) != self._run_id:
                 raise ConfigError(f"{self.run_dir} is of run {now} now, the parties serve {self._run_id}; start anew")
-            version = load_version(self.run_dir, self.config, self.runtime)
+            version = await asyncio.to_thread(load_version, self.run_dir, self.config, self.runtime)
         except Exception as error:  # whatever lies in the folder, the old version goes on
             self.log(f"the new version cannot be used, the old one stays: {error}")
             return
@@ -153,7 +154,8 @@ class Scorer:
         self._parties.clear()  # each begins a new session at the new version
         self._attach()
         # Requests wait meanwhile: a party that restores its model would count as away.
-        wait([served.ready for name, served in self._parties.items() if name in answering], RELOAD_S)
+        restoring = [served.ready for name, served in self._parties.items() if name in answering]
+        await _come(restoring, time.monotonic() + RELOAD_S)
         self.log(f"serving version {version.digest[:12]}")
 
     def _attach(self) -> None:
@@ -181,22 +183,23 @@ class Scorer:
             self.hub.barred[name] = reason
         self.log(str(lost))
 
-    def _answer(self, requests: Sequence[Request]) -> None:
+    async def _answer(self, requests: Sequence[Request]) -> None:
         keys = list(dict.fromkeys(key for request in requests for key in request.keys))
         try:
-            scores = self._score(keys)
+            scores = await self._score(keys)
         except Exception as error:
             for request in requests:
-                request.future.set_exception(error)
+                if not request.future.done():
+                    request.future.set_exception(error)
             return
         self.queue.note_answered(requests)
         for request in requests:
             mine = tuple(scores[key] for key in request.keys)
-            if request.future.set_running_or_notify_cancel():
+            if not request.future.done():  # else its client is gone
                 request.future.set_result(Scored(self.version.digest, mine))
 
-    def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
-        found = self._ask_all(keys)
+    async def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
+        found = await self._ask_all(keys)
         outcomes: dict[Key, dict[str, KeyOutcome]] = {
             key: {name: found[name].outcome(key) for name in self._names} for key in keys
         }
@@ -210,52 +213,59 @@ class Scorer:
             if (there := {"row", "cached"} & set(outcomes[key].values()))
             and not (refusing and set(outcomes[key].values()) - there)
         ]
-        values = dict(zip(scored, self._values(scored, found), strict=True))
+        values = dict(zip(scored, await self._values(scored, found), strict=True))
         if self.outcomes is not None and values:
             self.outcomes.given(self.version.digest, [*values.items()])
         return {key: Score(key, values.get(key), outcomes[key]) for key in keys}
 
-    def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
+    async def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
         if not keys:
             return []
+        compute = partial(self._predictions, keys, found)
+        light = is_light(self.version.macs, len(keys))
+        predictions_NC = compute() if light else await asyncio.to_thread(compute)
+        if self.version.drift is not None:
+            self.version.drift.add(*self.version.task.as_columns(predictions_NC))
+        digits = 9 if self.version.task.names else 15  # as in a table of predictions
+        return [tuple(float(f"{value:.{digits}g}") for value in row) for row in predictions_NC.double().tolist()]
+
+    def _predictions(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> Tensor:
         joint, embeddings = self.version.joint, dict[str, Tensor]()
         for party in joint.roster:
             missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
             rows = (found[party.name].row(key) for key in keys)
             embeddings[party.name] = torch.stack([missing_D if row_D is None else row_D for row_D in rows])
-        predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
-        if self.version.drift is not None:
-            self.version.drift.add(*self.version.task.as_columns(predictions_NC))
-        digits = 9 if self.version.task.names else 15  # as in a table of predictions
-        return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
+        return self.version.task.predictions(joint.outputs(embeddings)).cpu()
 
-    def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
-        """Ask all parties; return the answers that came in time, by party.
+    async def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
+        """Ask all parties at once; return the answers that came in time, by party.
 
-        Owners with their own keys are asked when the label owner has told these.
+        Only owners with their own keys are asked later: as soon as the label owner has told these.
         """
         until_s = time.monotonic() + self.settings.timeout_ms / 1000
         own = {key: key_bytes(key, self.secret) for key in keys}
         foreign = self.version.foreign
-        found = self._ask_some({name: own for name in self._names if name not in foreign}, until_s)
+        found = {name: self._ask(name, own) for name in self._names if name not in foreign}
         if foreign:
             leader = found[self.version.leader]
+            await self._take_some({self.version.leader: leader}, until_s)
             named = {
                 other: {key: leader.foreign[own[key]][place] for key in keys if own[key] in leader.foreign}
                 for place, other in enumerate(foreign)
             }
-            found |= self._ask_some(named, until_s)
+            found |= {name: self._ask(name, keys) for name, keys in named.items()}
             for other in foreign:  # without a row at the label owner nobody knows whom to ask for
                 found[other].otherwise = "none" if leader.looked else "away"
+        await self._take_some(found, until_s)
         return found
 
-    def _ask_some(self, wanted: Mapping[str, Mapping[Key, bytes]], until_s: float) -> dict[str, "_Found"]:
-        asked = {name: self._ask(name, keys) for name, keys in wanted.items()}
-        wait([each.reply for each in asked.values() if each.reply is not None], max(until_s - time.monotonic(), 0))
+    async def _take_some(self, asked: Mapping[str, "_Found"], until_s: float) -> None:
+        """Wait for answers, and take those that come in time."""
+        await _come((each.reply for each in asked.values() if each.reply is not None), until_s)
         for name, each in asked.items():
             if each.reply is not None and each.reply.done():
                 self._take(name, each, each.reply)
-        return asked
+                each.reply = None
 
     def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
         """Ask a party for the embeddings that are not cached, if it can be asked."""
@@ -351,6 +361,7 @@ class _Found:
     foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
     asked: list[bytes] = field(default_factory=list[bytes])
     reply: "Future[Message] | None" = None
+    """The answer that is out."""
     looked: bool = False
     """It has answered, or needed not be asked."""
     otherwise: KeyOutcome = "away"
@@ -363,6 +374,25 @@ class _Found:
     def row(self, key: Key) -> Tensor | None:
         """Return a key's embedding [D], if it came."""
         return self.rows.get(self.names[key]) if key in self.names else None
+
+
+async def _come(replies: "Iterable[Future[Any]]", until_s: float) -> None:
+    """Wait until all replies are here, or until a time. They come in this loop's own thread."""
+    out = [reply for reply in replies if not reply.done()]
+    left, here = len(out), asyncio.get_running_loop().create_future()
+
+    def count(_reply: "Future[Any]") -> None:
+        nonlocal left
+        left -= 1
+        if not left and not here.done():
+            here.set_result(None)
+
+    for reply in out:
+        reply.add_done_callback(count)
+    if out:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(until_s - time.monotonic(), 0)):
+                await here
 
 
 def _usable(served: Served) -> bool:

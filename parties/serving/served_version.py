@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import build_joint_model, feature_config
 from vfl.core.joint_model import JointModel
@@ -41,6 +42,9 @@ class Version:
     drift: Window | None
     """Latest scores, beside those of the test samples; None of a run from before they were kept."""
 
+    macs: int
+    """Multiply-accumulates of a row at the head."""
+
     @property
     def task(self) -> Task:
         """Task of the head."""
@@ -68,7 +72,9 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
         )
     joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
     drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
-    return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift)
+    width = sum(party.receiver.width for party in joint.roster)
+    macs = count_macs(joint.head.head, torch.zeros(1, width, device=runtime.device))
+    return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift, macs)
 
 
 def _instead(run_dir: Path, config: ExperimentConfig, trained: RunCheckpoint) -> dict[str, Tensor]:

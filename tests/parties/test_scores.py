@@ -1,5 +1,6 @@
 """Parts of the service of scores that need no process: the queue, the answer, and drift counted in batches."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -21,49 +22,62 @@ def waits(monkeypatch: pytest.MonkeyPatch):
     """A queue whose clock stands still, and the waits of who takes from it, during which ``arriving`` are put in."""
     queue, waited, arriving = RequestQueue(ServingConfig(gather_ms=7.0, batch=4, queue=6), lambda: 100.0), [], []
 
-    def wait(seconds: float) -> None:
+    async def wait(seconds: float) -> None:
         waited.append(seconds)
         if arriving:
             queue.put(arriving.pop(0))
         else:
             queue.stopping = True
 
-    monkeypatch.setattr(queue._changed, "wait", wait)
+    monkeypatch.setattr(queue, "_wait", wait)
     return queue, waited, arriving
+
+
+async def a_client_alone(queue: RequestQueue) -> None:
+    for key in ("a", "b", "c"):
+        queue.put([(key,)])
+        batch = await queue.take()
+        assert [request.keys for request in batch] == [((key,),)]
+        queue.note_answered(batch)
 
 
 def test_a_client_alone_waits_for_nobody(waits):
     queue, waited, _ = waits
-    for key in ("a", "b", "c"):
-        queue.put([(key,)])
-        batch = queue.take()
-        assert [request.keys for request in batch] == [((key,),)]
-        queue.note_answered(batch)
+    asyncio.run(a_client_alone(queue))
     assert waited == []
 
 
-@pytest.mark.parametrize("before", ["together", "meanwhile"])
-def test_requests_after_several_clients_are_gathered(waits, before):
-    queue, waited, arriving = waits
+async def after_several_clients(queue: RequestQueue, arriving: list[Any], before: str) -> int:
     queue.put([("a",)])
     if before == "together":
         queue.put([("b",)])
-    batch = queue.take()
+    batch = await queue.take()
     if before == "meanwhile":
         queue.put([("b",)])
     queue.note_answered(batch)
     queue.put([("c",)])
     held = queue.waiting
     arriving += [[("d",)] for _ in range(4 - held)]
-    assert sum(len(request.keys) for request in queue.take()) == 4
+    assert sum(len(request.keys) for request in await queue.take()) == 4
+    return held
+
+
+@pytest.mark.parametrize("before", ["together", "meanwhile"])
+def test_requests_after_several_clients_are_gathered(waits, before):
+    queue, waited, arriving = waits
+    held = asyncio.run(after_several_clients(queue, arriving, before))
     assert waited == [pytest.approx(0.007)] * (4 - held)
+
+
+async def too_many(queue: RequestQueue) -> None:
+    queue.put([("a",)] * 6)
+    with pytest.raises(QueueFull, match="6 keys wait"):
+        queue.put([("b",)])
 
 
 def test_a_full_queue_refuses(waits):
     queue, _, _ = waits
-    queue.put([("a",)] * 6)
-    with pytest.raises(QueueFull, match="6 keys wait"):
-        queue.put([("b",)])
+    asyncio.run(too_many(queue))
     assert queue.waiting == 6
 
 

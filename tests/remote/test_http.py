@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,11 +43,9 @@ class Drift:
 def stand_in(drift: int = 0, **settings: Any) -> Any:
     """A scorer that scores the key 1 alone."""
 
-    def submit(keys):
-        future: Future[Scored] = Future()
+    async def submit(keys):
         scores = [Score(key, (0.5,) if key == ("1",) else None, {"bank": "row"}) for key in keys]
-        future.set_result(Scored("v", tuple(scores)))
-        return future
+        return Scored("v", tuple(scores))
 
     told = SimpleNamespace(tell=lambda pairs: [], last=lambda task: (0, {}))
     version = SimpleNamespace(digest="v", columns=("k",), drift=Drift(drift), task=SimpleNamespace(names=()))

@@ -5,6 +5,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+LIGHT_MACS = 10_000_000
+"""Multiply-accumulates of rows that a thread which also serves a stream computes by itself: some milliseconds."""
+ROW_MACS = 50_000
+"""Multiply-accumulates in the time that a row's calls take, however small its model."""
+
+
+def is_light(macs: int, rows: int) -> bool:
+    """Return whether some rows of so many multiply-accumulates each take less than handing them to another thread."""
+    return rows * (macs + ROW_MACS) <= LIGHT_MACS
+
 
 def each_alone(compute: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]) -> Tensor:
     """Return ``compute`` of tensors [B, ...], computed for each row alone.

@@ -29,6 +29,8 @@ MOST_BINNED = 1 << 14
 """Most training rows that are counted; of more rows, evenly spaced ones."""
 WINDOW = 1000
 """Latest rows that are compared."""
+MOST_ADDED = 100
+"""Times that rows are added before they are counted."""
 FEWEST = 200
 """Fewest rows from which a shift is told: with fewer the index is large by chance."""
 DRIFT = "drift.json"
@@ -91,23 +93,35 @@ class Histograms:
 
 
 class Window:
-    """The latest rows, by their bins."""
+    """The latest rows, by their bins; rows come in one thread, which also reads."""
 
     def __init__(self, histograms: Histograms) -> None:
         self.histograms = histograms
         self._bins_NC = np.zeros((0, histograms.counts.shape[1]), np.uint8)
+        self._added: list[tuple[Floats, Ints]] = []
+        """Rows that are not counted yet: many together take as long as a single one."""
 
     def __len__(self) -> int:
-        return len(self._bins_NC)
+        return len(self._counted())
 
     def add(self, numbers_NF: Floats, categories_NK: Ints) -> None:
         """Add rows in the place of the oldest ones."""
-        bins_NC = self.histograms.bins(numbers_NF, categories_NK)
-        self._bins_NC = np.concatenate([self._bins_NC, bins_NC])[-WINDOW:]
+        self._added.append((numbers_NF, categories_NK))
+        if len(self._added) == MOST_ADDED:
+            self._counted()
+
+    def _counted(self) -> Bins:
+        """Return the bins [N, C] of the latest rows, those added since included."""
+        if self._added:
+            numbers, categories = zip(*self._added, strict=True)
+            self._added.clear()
+            bins_NC = self.histograms.bins(np.concatenate(numbers), np.concatenate(categories))
+            self._bins_NC = np.concatenate([self._bins_NC, bins_NC])[-WINDOW:]
+        return self._bins_NC
 
     def stability(self, columns: Sequence[str]) -> dict[str, float]:
         """Return the stability index of each column by its name; nothing of no rows."""
-        found = self.histograms.stability(self._bins_NC).tolist() if len(self) else ()
+        found = self.histograms.stability(self._counted()).tolist() if len(self) else ()
         return dict(zip(columns, found, strict=False))
 
     def shifted(self, columns: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.tls.certificates import Peer
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.tls.lists import Lists
-from vfl.parties.network.transport.rpc import Pipe, Server, error_text, is_end
+from vfl.parties.network.transport.rpc import Pipe, error_text, is_end
 from vfl.parties.network.transport.stream import LAST_WORD_S, Stream, StreamEnd
 from vfl.parties.network.wire.frame import pack, unpack
 from vfl.parties.network.wire.session import Goodbye, Hello, Refusal, Welcome, refusal
@@ -46,7 +46,7 @@ FAREWELL_S = 10.0
 
 @dataclass(eq=False)
 class Hub:
-    """Listens in a thread of its own, from ``with`` to its end."""
+    """Listens in a thread of its own, from ``with`` to its end; or in a loop of others, from ``start`` to ``stop``."""
 
     run: str
     """Id of the run."""
@@ -85,7 +85,7 @@ class Hub:
         self._thread = self.machine.thread(self._run, "hub")
         self._thread.start()
         try:
-            self._server = self._in_loop(self._listen())
+            self._in_loop(self.start())
         except BaseException:
             self._stop_thread()
             raise
@@ -93,8 +93,19 @@ class Hub:
 
     def __exit__(self, *_error: object) -> None:
         """Stop listening and free the port; open connections end."""
-        self._in_loop(self._server.stop(0))
+        self._in_loop(self.stop())
         self._stop_thread()
+
+    async def start(self) -> None:
+        """Listen in the running loop. Raises ConfigError if the address cannot be bound."""
+        connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected), RESERVED_FILES + self.spared)
+        server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Stop listening and free the port; open connections end."""
+        await self._server.stop(0)
 
     def joined(self) -> dict[str, PartyConnection]:
         """Return the parties that are connected now, except those being expelled."""
@@ -138,12 +149,6 @@ class Hub:
     def _run(self) -> None:
         self._loop.run_forever()
         close(self._loop)
-
-    async def _listen(self) -> Server:
-        connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected), RESERVED_FILES + self.spared)
-        server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
-        await server.start()
-        return server
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return self.machine.result(asyncio.run_coroutine_threadsafe(work, self._loop))

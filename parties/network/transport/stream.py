@@ -1,6 +1,7 @@
 """A stream with heartbeats; both sides run it in a separate thread, so that no computation delays a heartbeat."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -40,7 +41,7 @@ class Stream:
     on_beat: Callable[[], None]
 
     def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._outbox = asyncio.Queue[Message | StreamEnd]()
         self._ending: asyncio.Future[StreamEnd] = self._loop.create_future()
         self._heard_s = self._loop.time()
@@ -128,6 +129,9 @@ class Stream:
             self._ending.set_result(ended)
 
     def _in_loop(self, act: Callable[[T], None], message: T) -> None:
+        if threading.get_ident() == self._thread:  # nobody has to be woken
+            act(message)
+            return
         try:
             self._loop.call_soon_threadsafe(act, message)
         except RuntimeError:  # the loop is closed: nobody listens any more
