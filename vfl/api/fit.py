@@ -135,15 +135,7 @@ def fit(
     Raises ValueError, one line, for arguments that do not fit together; KeyboardInterrupt after the checkpoint of a
     training that a signal has ended.
     """
-    for party in cast(Sequence[object], parties):
-        if not isinstance(party, Party):
-            raise ConfigError(f"parties: expected vfl.Party(name, features, model), got {type(party).__name__}")
-    if not hasattr(y, "__len__"):
-        raise ConfigError(f"y: expected labels [N], got {type(y).__name__}")
-    own = {party.name: _checked(party) for party in parties}
-    if not own or len(own) < len(parties):
-        raise ConfigError("parties: give one or more, each with a name of its own")
-    _same_length({name: len(rows) for name, rows in own.items()} | {"y": len(cast(Any, y))}, "parties")
+    own = _rows_by_party(parties, y)
     models = {party.name: copy.deepcopy(party.model) for party in parties}
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, settings or {})
@@ -178,6 +170,20 @@ def fit(
     if temporary is not None:
         weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
     return run
+
+
+def _rows_by_party(parties: Sequence[Party], y: Any) -> dict[str, Rows]:
+    """Return the parties' rows by name. Raises ConfigError unless there is one for each label."""
+    for party in cast(Sequence[object], parties):
+        if not isinstance(party, Party):
+            raise ConfigError(f"parties: expected vfl.Party(name, features, model), got {type(party).__name__}")
+    if not hasattr(y, "__len__"):
+        raise ConfigError(f"y: expected labels [N], got {type(y).__name__}")
+    own = {party.name: _checked(party) for party in parties}
+    if not own or len(own) < len(parties):
+        raise ConfigError("parties: give one or more, each with a name of its own")
+    _same_length({name: len(rows) for name, rows in own.items()} | {"y": len(y)}, "parties")
+    return own
 
 
 def _checked(party: Party) -> Rows:

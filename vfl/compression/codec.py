@@ -238,7 +238,7 @@ def _header_size(shape: Sequence[int]) -> int:
 
 def _extent(shape: Sequence[int]) -> int:
     """Return the number of entries, counting empty dimensions as one: this also bounds strides, which may overflow."""
-    return math.prod(max(1, dimension) for dimension in shape)
+    return math.prod(shape) or math.prod([dimension for dimension in shape if dimension])
 
 
 # --- bodies ---
@@ -354,7 +354,7 @@ def _nonzero_values(sent: _Bytes, info: FrameInfo) -> _Patterns:
 
 def _values_size(count: int, values: ValueType) -> int:
     """Return the bytes of ``count`` values."""
-    return _bits_size(count * _STORAGE[values].width)
+    return -(-count * _STORAGE[values].width // 8)
 
 
 def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:

@@ -65,10 +65,10 @@ class Registry:
         Raises ValueError, one line, for an unknown name, two packages with one name, and a component that cannot be
         imported or does not keep the contract.
         """
-        if self.check(name) in self.built_in:
+        if name in self.built_in:
             module, _, attribute = self.built_in[name].partition(":")
             return getattr(import_module(module), attribute)
-        return self.added[name] if name in self.added else self._load_offered(name, fits)
+        return self.added[name] if self.check(name) in self.added else self._load_offered(name, fits)
 
     def make(self, name: str, *arguments: Any, of: type = object) -> Any:
         """Return an instance of type ``of``, made by the component of that name from the arguments.

@@ -133,10 +133,8 @@ def build_joint_model(
     head = Head(build_head_model(config, task, placeholders=placeholders), task, runtime)
     head.head.load_state_dict(weights)
     head.head.eval()
-    compressor = build_compressor(config.wire)
-    receivers = [
-        EmbeddingReceiver(name, feature_config(config, name).embedding_size, compressor) for name in config.parties
-    ]
+    compressor, names = build_compressor(config.wire), config.parties
+    receivers = [EmbeddingReceiver(name, feature_config(config, name).embedding_size, compressor) for name in names]
     roster = Parties([PartyProxy(receiver, links.get(receiver.sender), None) for receiver in receivers])
     return JointModel(roster, head, config, samples)
 

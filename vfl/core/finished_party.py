@@ -60,7 +60,6 @@ class FinishedParty:
 
     def answer(self, request: Message, samples: Samples) -> tuple[Part, ...]:
         """Return the parts of the reply to a message."""
-        columns = len(self.preparation.places)
         match request.kind:
             case Kind.EVALUATE:
                 return (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), samples)),)
@@ -68,9 +67,9 @@ class FinishedParty:
                 mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
                 return (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
             case Kind.COLUMNS:
-                return (ColumnCount(columns=columns).part(),)
-            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == columns:  # the owner's process notes it
-                return ()
+                return (ColumnCount(columns=len(self.preparation.places)).part(),)
+            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == len(self.preparation.places):
+                return ()  # the owner's process notes it
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
 

@@ -83,8 +83,8 @@ def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -
     ``load_run_with_data``.
     """
     config, sections = _whole_run(run_dir)
-    states, own = {name: sections[name] for name in config.parties}, sections[SERVER]
-    if not with_data and not all("raw" in state for state in states.values()):
+    own = sections[SERVER]
+    if not with_data and not all("raw" in state for name, state in sections.items() if name != SERVER):
         try:
             return open_federation(run_dir, with_data=True, prunable=prunable)
         except ValueError as error:
@@ -100,7 +100,7 @@ def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -
             if prunable
             else build_finished_party(name, data, config, runtime)
         )
-        party.load_finished(states[name])
+        party.load_finished(sections[name])
         party.model.eval()
         parties.append(party)
     joint = build_joint_model(links_to(parties, config), task, split.labels.test, config, runtime, own)
@@ -125,7 +125,7 @@ def _random_data(
 ) -> tuple[dict[str, Prepared], Split, Task]:
     """Return random samples of the form of a run's own, and the run's task."""
     rows = _rows(config)
-    held = {name: stand_in(source, name, sections[name], rows) for name in config.parties}
+    held = {name: stand_in(source, name, sections[name], rows) for name in source.parties}
     task = restored_task(sections[SERVER]["task"])
     labels = Labels(torch.arange(rows), torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32))
     nothing = torch.arange(0)

@@ -256,9 +256,16 @@ def _pack_key(key: Any, path: str) -> str:
 def _unpack(text: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value of a JSON tree; the inverse of `_pack`."""
 
-    def restored(tree: dict[str, Any]) -> Any:
-        if _TENSOR in tree:
-            return tensors[tree[_TENSOR]]
-        return {key.removeprefix("$"): value for key, value in tree.items()}
-
-    return json.loads(text, object_hook=restored)
+    whole: list[Any] = [json.loads(text)]
+    trees: list[Any] = [whole]
+    for tree in trees:  # it grows meanwhile: a call for each of hundreds of small trees took longer than the reading
+        for place, value in enumerate(tree) if type(tree) is list else list(tree.items()):
+            kind = type(value)
+            if kind is dict and _TENSOR in value:
+                tree[place] = tensors[value[_TENSOR]]
+            elif kind is dict and b'"$$' in text:
+                tree[place] = {key.removeprefix("$"): each for key, each in value.items()}
+                trees.append(tree[place])
+            elif kind is dict or kind is list:
+                trees.append(value)
+    return whole[0]

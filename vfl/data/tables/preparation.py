@@ -124,7 +124,8 @@ class TablePreparation(Preparation):
         cells: list[tuple[int, int]] = []
         for number, column_N in enumerate(samples.features.unbind(1)):
             far_N = ((column_N - self.mean_F[number]) / self.std_F[number]).abs() > FARTHEST
-            cells += [(row, number) for row in far_N.nonzero()[:, 0].tolist()]
+            if far_N.any():
+                cells += [(row, number) for row in far_N.nonzero()[:, 0].tolist()]
         return cells
 
     def unknown(self, samples: Samples) -> list[int]:
