@@ -257,15 +257,17 @@ def _unpack(text: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value of a JSON tree; the inverse of `_pack`."""
 
     whole: list[Any] = [json.loads(text)]
-    trees: list[Any] = [whole]
+    trees: list[dict[str, Any] | list[Any]] = [whole]
     for tree in trees:  # it grows meanwhile: a call for each of hundreds of small trees took longer than the reading
-        for place, value in enumerate(tree) if type(tree) is list else list(tree.items()):
-            kind = type(value)
+        inside: list[tuple[Any, Any]] = [*enumerate(tree)] if isinstance(tree, list) else [*tree.items()]
+        for place, value in inside:
+            kind = cast(Any, type(value))
             if kind is dict and _TENSOR in value:
-                tree[place] = tensors[value[_TENSOR]]
+                cast(Any, tree)[place] = tensors[value[_TENSOR]]
             elif kind is dict and b'"$$' in text:
-                tree[place] = {key.removeprefix("$"): each for key, each in value.items()}
-                trees.append(tree[place])
+                renamed = {key.removeprefix("$"): each for key, each in value.items()}
+                cast(Any, tree)[place] = renamed
+                trees.append(renamed)
             elif kind is dict or kind is list:
                 trees.append(value)
     return whole[0]
