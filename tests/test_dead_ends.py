@@ -9,8 +9,7 @@ import pytest
 from vfl.__main__ import main
 from vfl.config import ConfigError, load_config
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.files import setting_named
-from vfl.config.other_words import OTHER_WORDS
+from vfl.config.files import OTHER_WORDS, setting_named
 from vfl.runs.loop import TrainingLoop
 
 

@@ -278,7 +278,6 @@ TWINS = {
     "embeddings": {"vfl.audit.embeddings", "vfl.core.embeddings"},
     "evaluation": {"vfl.core.evaluation", "vfl.horizontal.evaluation"},
     "files": {"vfl.config.files", "vfl.data.files", "vfl.parties.network.tls.files"},
-    "join": {"vfl.data.tables.join", "vfl.parties.matching.join"},
     "keys": {"vfl.data.tables.keys", "vfl.messages.keys"},
     "link": {"vfl.core.link", "vfl.parties.network.server.link"},
     "local": {"vfl.core.local", "vfl.horizontal.local"},

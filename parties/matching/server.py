@@ -7,18 +7,21 @@ other list has; every later one sees it under a factor of the server that is new
 Each owner proves that it raised every point by the one scalar of its public key (``parties/matching/proof.py``).
 """
 
+import hashlib
+import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vfl.base.errors import PeerLost
 from vfl.core.link import PartyLink, read
+from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.keys import Rows
 from vfl.messages.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
@@ -31,10 +34,10 @@ from vfl.parties.matching.group import (
     split_points,
     weighted_sums,
 )
-from vfl.parties.matching.join import How, as_column, has_doubled, join_points, order_digest
 from vfl.parties.matching.owner import PLACE, read_places
 from vfl.parties.matching.proof import draw_weights, is_proven
 
+How = Literal["inner", "left"]
 K = TypeVar("K")
 T = TypeVar("T")
 PLACES_CHUNK = 1 << 20
@@ -322,3 +325,44 @@ def _at_once(threads: ThreadPoolExecutor, work: Mapping[K, Callable[[], T]]) -> 
     """Do the work in threads and return its results. Raises the first error."""
     futures = {threads.submit(each): key for key, each in work.items()}
     return {futures[future]: future.result() for future in as_completed(futures)}
+
+
+def as_column(points: bytes) -> Column:
+    """Return concatenated points as a column."""
+    column = pa.FixedSizeBinaryArray.from_buffers
+    return column(pa.binary(POINT_BYTES), len(points) // POINT_BYTES, [None, pa.py_buffer(points)])
+
+
+def has_doubled(points: Column) -> bool:
+    """Return whether a point occurs twice."""
+    return pc.count_distinct(points).as_py() < len(points)
+
+
+def join_points(
+    leader: str, wanted: Mapping[str, Column], places: Mapping[str, Rows], own: Mapping[str, Column], how: How
+) -> dict[str, Rows]:
+    """Return by owner the index in its list of each sample, int64 [N]; -1 if it has none.
+
+    Args:
+        leader: the label owner; its indices are those of its samples.
+        wanted: by other owner, the label owner's list of keys under which that owner knows samples.
+        places: by other owner, each sample's index in ``wanted``.
+        own: by other owner, its list.
+        how: all samples (left), or those that all owners have (inner).
+    """
+    found: dict[str, Rows] = {}
+    for owner, points in own.items():
+        # First where each key of the label owner's list is in the owner's own, then by sample.
+        place_of = np.asarray(pc.fill_null(pc.index_in(wanted[owner], value_set=points), -1)).astype(np.int64)
+        found[owner] = place_of[places[owner]]
+    samples = len(next(iter(places.values())))
+    kept = np.ones(samples, bool) if how == "left" else np.logical_and.reduce([rows >= 0 for rows in found.values()])
+    return {leader: np.flatnonzero(kept)} | {owner: rows[kept] for owner, rows in found.items()}
+
+
+def order_digest(rows: Mapping[str, Rows]) -> str:
+    """Return a sha256 of all rows and 32 random bytes: it identifies an order and reveals nothing about it."""
+    sha256 = hashlib.sha256(secrets.token_bytes(32))
+    for owner in sorted(rows):
+        sha256.update(rows[owner].tobytes())
+    return sha256.hexdigest()

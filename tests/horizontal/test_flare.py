@@ -14,7 +14,7 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer
-from vfl.horizontal.wireless.greedy import greedy
+from vfl.horizontal.wireless.policies import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime

@@ -13,7 +13,6 @@ from vfl.base.errors import ConfigError, one_line
 from vfl.base.spelling import did_you_mean, nearest
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.file_kinds import TABLES, kind_of
-from vfl.config.other_words import EXPLAINED, OTHER_WORDS
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
 
@@ -33,6 +32,26 @@ PLAINLY = {
     "path_type": "must be a path",
 }
 """Error texts by pydantic's type of error, in place of its own."""
+OTHER_WORDS = {
+    "lr": "training.optimizer.learning_rate",
+    "wd": "training.optimizer.weight_decay",
+    "epochs": "training.rounds",
+    "num_rounds": "training.rounds",
+    "batch": "training.batch_size",
+    "early_stopping": "training.patience",
+    "random_state": "seed",
+    "random_seed": "seed",
+    "gpu": "device",
+    "sparsity": "lightweighting.beta",
+}
+"""Words of other programs for settings of this one, by dotted name, whose own names are unlike these."""
+
+_NO_CLIP = "no setting clips the gradients of training (those of privacy bound what messages reveal)"
+EXPLAINED = {
+    "loss": "the loss follows from the task: cross-entropy for classes, squared error for numbers; see task",
+    **dict.fromkeys(("clip", "grad_clip", "gradient_clip", "max_grad_norm"), _NO_CLIP),
+}
+"""Answers about words for which there is no setting, or only one of another meaning."""
 
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)

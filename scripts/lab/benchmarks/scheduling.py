@@ -8,8 +8,8 @@ from scripts.lab.benchmarks.paired import Options, Requirement, Result, interlea
 from scripts.lab.studies.flare.gap import paper_cell
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
-from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.policies import greedy
 
 WARM_UP = 3
 BANDS_MS = {40: None, 1000: 50.0}

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from scripts.lab.exhaustive import exhaustive
 from scripts.lab.studies.flare.gap import measure_gaps, random_cell
 from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, split_evenly
-from vfl.horizontal.wireless.baselines import (
+from vfl.horizontal.wireless.cell import Cell, objective
+from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.policies import (
     channel_proportion,
     computation_minimization,
     device_maximization,
+    greedy,
+    lowers_objective,
     pre_tuned,
 )
-from vfl.horizontal.wireless.cell import Cell, objective
-from vfl.horizontal.wireless.greedy import greedy, lowers_objective
-from vfl.horizontal.wireless.linear_program import linear_program
 
 seeds = st.integers(0, 2**32 - 1)
 gammas = st.sampled_from([0.0, 0.01, 0.3, 1.0, 10.0, 1e3])

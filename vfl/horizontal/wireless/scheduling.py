@@ -11,16 +11,16 @@ from vfl.config.horizontal import HorizontalConfig
 from vfl.horizontal.algorithm import Selection
 from vfl.horizontal.devices import RoundPlan
 from vfl.horizontal.local import client_name
-from vfl.horizontal.wireless.baselines import (
+from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
+from vfl.horizontal.wireless.channel import Network
+from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.policies import (
     channel_proportion,
     computation_minimization,
     device_maximization,
+    greedy,
     pre_tuned,
 )
-from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
-from vfl.horizontal.wireless.channel import Network
-from vfl.horizontal.wireless.greedy import greedy
-from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.runs.loop import Metrics
 
 Policy = Callable[[Cell, torch.Generator], Schedule]

@@ -9,8 +9,8 @@ from scripts.lab.exhaustive import exhaustive
 from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Schedule, objective
 from vfl.horizontal.wireless.channel import snr_hz
-from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.policies import greedy
 from vfl.reports.markdown import table
 
 MOST_DEVICES = 10
