@@ -84,16 +84,16 @@ def tables(folder, keys, foreign=(), join="inner", duplicates="refuse", **data):
 
 
 def owners(config, pool, workers=1, most_keys=MOST_KEYS):
-    data, others = config.data, len(config.parties) - 1
+    data, others = config.data, len(config.owners) - 1
     return [
         MatchingOwner(name, own_keys(data, name), data.join, path_of(config, name), pool, workers, most_keys, others)
-        for name in config.parties
+        for name in config.owners
     ]
 
 
 def match(config, links, **options):
     """Match over links, as ``match_keys``."""
-    leader = next(name for name in config.parties if config.data.tables[name].label)
+    leader = next(name for name in config.owners if config.data.tables[name].label)
     return match_keys(links, leader, config.data.join, options.pop("most_keys", MOST_KEYS), **options)
 
 
@@ -116,7 +116,7 @@ def result(config, name):
 
 
 def rows_of(config):
-    return {name: result(config, name).rows for name in config.parties}
+    return {name: result(config, name).rows for name in config.owners}
 
 
 def plain(keys, foreign, join):

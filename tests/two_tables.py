@@ -50,3 +50,23 @@ def sections_of_branches(tables: dict[str, Path]) -> dict[str, Any]:
     sections["data"]["tables"]["shop"]["key"] = "branch"
     sections["data"]["join"] = "left"
     return sections
+
+
+def write_labels(folder: Path, bank: Path, *further: str) -> Path:
+    """Move the bank's labels into a table of their own, with ``further`` columns."""
+    heading, *lines = [line.rsplit(",", 1) for line in bank.read_text().splitlines()]
+    bank.write_text("\n".join(line[0] for line in [heading, *lines]))
+    rows = [",".join([line.split(",")[0], late, *further]) for line, late in lines]
+    path = folder / "clerk.csv"
+    path.write_text("\n".join([",".join(["k", "late", *further]), *reversed(rows)]))
+    return path
+
+
+def with_clerk(sections: dict[str, Any], clerk: Path, place: int = 0, **own: object) -> dict[str, Any]:
+    """Give the labels to a clerk, who owns nothing else and is named first or later."""
+    tables = sections["data"]["tables"]
+    tables["bank"].pop("label")
+    names = list(tables)
+    names.insert(place, "clerk")
+    tables["clerk"] = {"file": str(clerk), "key": "k", "label": "late"} | own
+    return sections | {"data": sections["data"] | {"tables": {name: tables[name] for name in names}}}

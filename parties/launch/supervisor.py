@@ -38,11 +38,14 @@ def party_command(command: str, folder: Path, name: str) -> list[str]:
     return [command, str(folder / f"{name}.yaml"), "--party", name, "--run-dir", str(folder / name)]
 
 
-def networked(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
-    """Return the configuration with each process's identity and a free address, by process name."""
+def networked(config: ExperimentConfig, folder: Path, owners: Sequence[str] = ()) -> dict[str, ExperimentConfig]:
+    """Return the configuration with each process's identity and a free address, by process name.
+
+    The processes are the server's and those of ``owners``, by default the parties'.
+    """
     address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
-    for name in (SERVER, *config.parties):
+    for name in (SERVER, *(owners or config.parties)):
         values = config.model_dump()
         keys = folder / "keys" / name
         values["network"] |= {

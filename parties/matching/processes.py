@@ -25,7 +25,7 @@ from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, part
 from vfl.parties.matching.owner import MatchingOwner
 from vfl.parties.matching.server import MatchOutcome, match_keys
 from vfl.parties.network.action_log import AuditLog
-from vfl.parties.network.admission import DataDigests, Expected, check_party
+from vfl.parties.network.admission import DataDigests, Expected, check_owner
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.party.participation import Answer, Participation
@@ -72,10 +72,10 @@ def serve_match(
         raise ConfigError("data.tables: no owner has a label; name its column at one, so that no other can claim to")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     run = secrets.token_hex(8)
-    expected = {name: Expected(0, match_agreement(config, rows=rows), DataDigests()) for name in config.parties}
+    expected = {name: Expected(0, match_agreement(config, rows=rows), DataDigests()) for name in config.owners}
 
     def match(connections: Connections, session: int) -> MatchOutcome:
-        links = [RemoteLink(connections[name], session) for name in config.parties]
+        links = [RemoteLink(connections[name], session) for name in config.owners]
         return match_keys(links, leader, config.data.join, config.network.consent.keys, ShowPace(console))
 
     with private_files():
@@ -83,8 +83,8 @@ def serve_match(
     hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir)
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
-        gather = partial(hub.wait_for, config.parties, config.network.wait_s)
-        work = SessionWork(config.parties, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
+        gather = partial(hub.wait_for, config.owners, config.network.wait_s)
+        work = SessionWork(config.owners, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
         return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
@@ -98,7 +98,7 @@ def match_owner(
     Raises ValueError for unusable data or settings or a refusal, PeerLost if the server stays away.
     """
     _check(config)
-    check_party(config, name)
+    check_owner(config, name)
     path = _result_of(config, name)
     hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config, rows=rows))
     first = Message(Kind.HELLO, parts=(hello.part(),))
@@ -110,7 +110,7 @@ def match_owner(
     owners: list[MatchingOwner] = []
 
     def restore() -> MatchingOwner:
-        most, others = config.network.consent.keys, len(config.parties) - 1
+        most, others = config.network.consent.keys, len(config.owners) - 1
         owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers, most, others))
         return owners[-1]
 
@@ -141,16 +141,16 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
     used, and for an owner whose result has no file.
     """
     _check(config)
-    paths = [_result_of(config, name).resolve() for name in config.parties]
+    paths = [_result_of(config, name).resolve() for name in config.owners]
     if len(set(paths)) < len(paths):
         raise ConfigError("data.tables: two owners have the same match; each needs a file of its own")
     folder = run_dir / PROCESSES
-    configs = {name: _known_to(name, own) for name, own in networked(config, folder).items()}
+    configs = {name: _known_to(name, own) for name, own in networked(config, folder, config.owners).items()}
     with private_files():
         make_keys(config, folder, configs)
         write_configs(folder, configs)
     serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
-    owners = {name: party_command("align", folder, name) for name in config.parties}
+    owners = {name: party_command("align", folder, name) for name in config.owners}
     return Supervisor(serve, owners, folder, console).run()
 
 
@@ -200,7 +200,7 @@ def for_rows(config: ExperimentConfig, name: str | None = None, path: Path | Non
 def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
     """Return the settings that all sides of a match must share, as JSON: {dotted key: value}."""
     agreed = {"a match of keys": True, "--rows": rows, "data.join": config.data.join}
-    return json.dumps(agreed | {"data.tables": list(config.parties)})
+    return json.dumps(agreed | {"data.tables": list(config.owners)})
 
 
 def described(outcome: MatchOutcome) -> str:

@@ -110,10 +110,17 @@ def check_mode(config: ExperimentConfig) -> None:
 
 def check_party(config: ExperimentConfig, name: str) -> None:
     """Raise ConfigError for a party that is not in the experiment."""
-    check_mode(config)
+    check_owner(config, name)
     if name not in config.parties:
+        raise ConfigError(f"--party: {name} has labels alone and no model; it runs lvfl server, and lvfl align")
+
+
+def check_owner(config: ExperimentConfig, name: str) -> None:
+    """Raise ConfigError for an owner that is not in the experiment."""
+    check_mode(config)
+    if name not in config.owners:
         where = "data.tables" if config.data.dataset.kind == "tables" else "data.partition"
-        raise ConfigError(f"--party: {where} knows {', '.join(config.parties)}, not {name!r}")
+        raise ConfigError(f"--party: {where} knows {', '.join(config.owners)}, not {name!r}")
 
 
 def check_identity(first: Message, identity: str | None, names: tuple[str, ...]) -> Hello:

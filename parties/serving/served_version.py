@@ -66,6 +66,9 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     joint = build_joint_model({}, task, nothing, config, runtime, own)
     references = {name: trained.sections[name] for name in names}
     foreign = tuple(sorted(other for other in table.keys if other in names))
+    if foreign and leader not in names:
+        what = f"{leader} has no features and serves no rows, so nobody tells {', '.join(foreign)}'s keys"
+        raise ConfigError(f"data.tables.{leader}.keys: {what}; serve tables of one key")
     if config.serving.batch * len(foreign) > MOST_KEYS:
         raise ConfigError(
             f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"

@@ -27,7 +27,7 @@ def serve_comparison(config: ExperimentConfig, run_dir: Path, *, insecure: bool,
     if not isinstance(source, Tables):
         raise ConfigError("RUN: comparing needs tables of two or more owners")
     leader, labels = source.leader, source.held_labels()
-    own = _held_beside(config, leader, labels)
+    own = _held_beside(config, leader, labels) if leader in config.parties else None
     with tempfile.TemporaryDirectory() as folder:
         alone_MC = predicted_alone(config, source, Path(folder) / "alone", own, labels, console)
 

@@ -213,7 +213,7 @@ def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_abs
         if when_absent == "refuse":
             check_complete(rows)
         present_NK = None
-        if set(rows.present) == set(source.parties):  # of a match; otherwise all parties have the same keys
+        if set(source.parties) <= set(rows.present):  # of a match; otherwise all parties have the same keys
             present_NK = torch.stack([rows.present[name] for name in source.parties], dim=1)
         return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), present_NK, rows.keys), False
     ids_N, labels_N = load_sample_labels(path, classes)

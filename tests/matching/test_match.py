@@ -237,9 +237,9 @@ def test_a_match_of_other_settings_is_neither_kept_nor_trained_with(tmp_path, ch
 
 def open_matches(config):
     read = {
-        owner: read_table(table.file, {}, keys_of(table, config.parties)) for owner, table in config.data.tables.items()
+        owner: read_table(table.file, {}, keys_of(table, config.owners)) for owner, table in config.data.tables.items()
     }
-    return matched(read, {owner: path_of(config, owner) for owner in config.parties}, config.data)
+    return matched(read, {owner: path_of(config, owner) for owner in config.owners}, config.data)
 
 
 KEYS = {name: [(str(number),) for number in range(40)] for name in "abc"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from shorthand import release
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 from vfl.comparison.importance import column_importance
 from vfl.core.local import build_in_process
@@ -56,6 +56,40 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
     assert out.read_text() == text
     assert text.splitlines()[1].endswith(",bank+shop")
+
+
+def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_path: Path):
+    """The bits of the two others; no owner's file says that the labels' owner has no features but that one's own."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old = write_tables(tmp_path / "old", range(ROWS), labelled=True)
+    sections = sections_of(old)
+    expected = federate(**sections).config
+    whole = run_experiment(expected, tmp_path / "whole", resume=False, console=Console(quiet=True)).summary
+    federation = federate(**with_clerk(sections, write_labels(tmp_path, old["bank"]), features={}))
+    assert federation.names == (SERVER, "bank", "shop")
+    federation.own_tables("clerk")
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    found = federation.outcome()["summary"]
+    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+
+    new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
+    clerk, out = tmp_path / "new/clerk.csv", tmp_path / "new.csv"
+    clerk.write_text("\n".join(["k", *map(str, range(1000, 1020))]))
+    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(clerk), "--out", str(out)]
+    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
+    for owner, path in new.items():
+        federation.start(owner, extra=("--samples", str(path)))
+    federation.finish()
+    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    told = predict_in_process(tmp_path / "whole", None, [], "refuse", new).rows()
+    assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
+
+    config = str(federation.folder / "server.yaml")
+    federation.launch("bank", [str(SCRIPTS / "party.py"), config, "--party", "clerk", "--run-dir", str(tmp_path / "c")])
+    assert federation.wait("bank") == 2
+    assert "--party: clerk has labels alone and no model; it runs lvfl server, and lvfl align" in federation.log("bank")
 
 
 @pytest.mark.parametrize("labels", [release("shared"), "server"])

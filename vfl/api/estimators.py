@@ -84,7 +84,8 @@ class _Vertical(BaseEstimator):
         random_state: seed of models, batches and what is held back.
         verbose: show the training's progress.
 
-    The first owner is the one of the labels.
+    The first owner is the one of the labels. Without a feature (a table of its key column alone, or None where no key
+    joins rows) it has no model and sends nothing.
     """
 
     _task: Literal["classification", "regression"]
@@ -142,7 +143,7 @@ class _Vertical(BaseEstimator):
         summary = self.run_.summary
         sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})
         values = {names: metrics[summary["metric"]] for names, metrics in sets.items()}
-        return lost_without(values, self.owners_, summary["metric"]) if values else {}
+        return lost_without(values, [*summary["parties"]], summary["metric"]) if values else {}
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = cast(Any, super()).__sklearn_tags__()
@@ -234,7 +235,8 @@ class _Vertical(BaseEstimator):
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"name": "python", "seed": seed, "task": self._task}
         values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}
-        values["evaluation"] = {"subsets": len(owners) > 1, "every": self.rounds}
+        parties = [name for name, table in tables.items() if table["features"] != {}]
+        values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
         values["checkpoint"] = {"every": self.rounds}
         config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
         console = ShowConsole() if self.verbose else Console(quiet=True)
@@ -278,7 +280,8 @@ class _Vertical(BaseEstimator):
         for name in owners:
             if name not in self.owners_:
                 raise ConfigError(f"X: no owner is called {name!r}{nearest(name, self.owners_)}")
-        absent = [name for name in self.owners_ if name not in owners]
+        parties = self.run_.summary["parties"]
+        absent = [name for name in parties if name not in owners]
         if absent and when == "refuse":
             raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
         first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)

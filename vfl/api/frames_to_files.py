@@ -46,9 +46,9 @@ class OwnerTable:
         return self.table.column(self.key).combine_chunks()
 
     def features(self) -> dict[str, str] | None:
-        """Return the kinds of the columns; None lets the training guess."""
+        """Return the kinds of the columns, none of an owner of labels alone; None lets the training guess."""
         names = [name for name in self.table.column_names if name not in (self.key, LABEL, WEIGHT)]
-        return dict.fromkeys(names, "number") if self.arrays else None
+        return dict.fromkeys(names, "number") if self.arrays or not names else None
 
 
 def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
@@ -66,8 +66,7 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
     if taken := {ROW, LABEL, WEIGHT} & {*table.column_names}:
         raise ConfigError(f"{name}: column {min(taken)!r} has a name that training needs itself; rename it")
     if key is None:
-        rows = [f"{row:0{len(str(table.num_rows))}}" for row in range(table.num_rows)]
-        return OwnerTable(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)
+        return OwnerTable(table.append_column(ROW, _numbered(table.num_rows)), ROW, array)
     if key not in table.column_names:
         raise ConfigError(f"{name}: has no column {key!r}, the key; it has {', '.join(table.column_names[:12])}")
     cells = plain(name, key, table.column(key).combine_chunks())
@@ -75,6 +74,17 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
         raise ConfigError(f"{name}: column {key!r}, the key, has no value in {cells.null_count} rows")
     text = key_text(name, Block(0, {key: cells}), (key,))  # as the reader: what it does not match is not matched here
     return OwnerTable(table.set_column(table.column_names.index(key), key, text), key, array)
+
+
+def _numbered(rows: int) -> Column:
+    return pa.array([f"{row:0{len(str(rows))}}" for row in range(rows)], pa.string())
+
+
+def _without_columns(given: Any) -> bool:
+    """Return whether it is nothing, or a table without a column."""
+    if given is None or (isinstance(given, Mapping) and not given):
+        return True
+    return getattr(given, "shape", ())[1:] == (0,)  # of arrays and of all kinds of frames
 
 
 def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
@@ -97,7 +107,15 @@ def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
     for name in named:
         if not re.fullmatch(r"\w[\w.-]{0,63}", str(name), re.ASCII):  # it names a file as well
             raise ConfigError(f"X: {name!r} cannot name an owner: use letters, digits and _.-")
-    owners = {str(name): owner_of(f"X[{name!r}]", table, key) for name, table in named.items()}
+    first, owner_of_labels = next(iter(named.items()))
+    alone = key is None and _without_columns(owner_of_labels)
+    tables = {str(name): table for name, table in named.items() if not (alone and name == first)}
+    if not tables:
+        raise ConfigError(f"X: {first} has no column, and nobody else is there; give a table with features")
+    owners = {name: owner_of(f"X[{name!r}]", table, key) for name, table in tables.items()}
+    if alone:  # the labels are of the others' rows
+        count = (*getattr(owner_of_labels, "shape", ()), 0)[0] or next(iter(owners.values())).table.num_rows
+        owners = {str(first): OwnerTable(pa.table({ROW: _numbered(count)}), ROW, False), **owners}
     rows = {name: owner.table.num_rows for name, owner in owners.items()}
     if key is None and len(set(rows.values())) > 1:
         told = ", ".join(f"{count} of {name}" for name, count in rows.items())

@@ -143,11 +143,11 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
 
     Raises ValueError for an experiment that is not on tables of several owners.
     """
-    if config.mode != "vertical" or config.data.dataset.kind not in TABLE_KINDS or len(config.parties) < 2:
+    if config.mode != "vertical" or config.data.dataset.kind not in TABLE_KINDS or len(config.owners) < 2:
         raise ConfigError("CONFIG: comparing needs tables of two or more owners")
     source = cast(Tables, open_source(config))
     split, leader = split_samples(source), source.leader
-    own = next(part for part in split.parties if part.party == leader)
+    own = next((part for part in split.parties if part.party == leader), None)
     lvfl = train_on(config, folder / "lvfl", split, source, console)
     alone_MC = predicted_alone(config, source, folder / "alone", own, split.labels, console)
     everything = single_party_split(_joined(split), split)
@@ -183,9 +183,20 @@ def ask(joint: JointModel) -> JointAnswers:
 
 
 def predicted_alone(
-    config: ExperimentConfig, source: Tables, folder: Path, own: PartyData, labels: LabelData, console: Console
+    config: ExperimentConfig, source: Tables, folder: Path, own: PartyData | None, labels: LabelData, console: Console
 ) -> Tensor:
-    """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples."""
+    """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples.
+
+    Without features of its ``own`` they are the training labels' class shares, or their mean.
+    """
+    if own is None:
+        train_N, count = labels.train.values, len(labels.test.values)
+        shares_C = (
+            torch.bincount(train_N, minlength=len(labels.classes)) / len(train_N)
+            if labels.classes
+            else train_N.mean()[None]
+        )
+        return shares_C.expand(count, -1)
     split = single_party_split(own, Split((own,), labels))
     return train_on(single_party_config(config, source, own.party), folder, split, source, console).joint.predictions()
 

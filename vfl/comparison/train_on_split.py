@@ -73,7 +73,9 @@ def single_party_config(config: ExperimentConfig, source: Tables, party: str) ->
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
     dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
-    table = source.data.tables[leader].model_copy(update={"keys": {}})  # the others' are of owners who are not there
+    table = source.data.tables[leader]
+    # The others' keys are of owners who are not there; an owner without features would be no party.
+    table = table.model_copy(update={"keys": {}, "features": None if table.of_labels_only else table.features})
     data = config.data.model_copy(update={"tables": {party: table}, "dataset": dataset})
     return config.model_copy(
         update={

@@ -282,6 +282,11 @@ class ExperimentConfig(Section):
         return tuple(SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties)
 
     @property
+    def owners(self) -> tuple[str, ...]:
+        """The parties' names and, among them, that of a label owner who has no features and so is no party."""
+        return tuple(self.data.tables) if self.data.dataset.kind == "tables" else self.parties
+
+    @property
     def threads_of_each(self) -> int | None:
         """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
         at_once = self.parties_at_once if self.mode == "vertical" else 1
@@ -301,7 +306,8 @@ class ExperimentConfig(Section):
         for field, names in named.items():
             for name in names:
                 if name not in parties:
-                    raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+                    only = f"; {name} has labels alone and no model" if name in self.data.tables else ""
+                    raise ValueError(f"{field}: no party is called {name!r}{only or nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
         if self.parties_at_once > max(1, self.threads or 0):

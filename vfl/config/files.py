@@ -15,6 +15,7 @@ from vfl.config.experiment import ExperimentConfig
 from vfl.config.file_kinds import TABLES, kind_of
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
+from vfl.config.tables import without_features
 
 S = TypeVar("S", bound=Section)
 
@@ -119,7 +120,15 @@ def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[
 
 def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """Check a nested mapping of settings. Raises ConfigError, one line, for anything that is wrong."""
-    return read_section(ExperimentConfig, values)
+    config = read_section(ExperimentConfig, values)
+    data = config.data
+    owner = without_features(data.tables, data.group) if data.dataset.kind == "tables" else None
+    if owner is None:
+        return config
+    # Written out, so that the run's folder tells who its parties are without that file.
+    tables = values["data"]["tables"]
+    own = tables | {owner: tables[owner] | {"features": {}}}
+    return read_section(ExperimentConfig, {**values, "data": values["data"] | {"tables": own}})
 
 
 def read_section(section: type[S], values: Mapping[str, Any]) -> S:

@@ -1,6 +1,7 @@
 """Settings of one owner's table: ``data.tables.OWNER``."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -43,7 +44,8 @@ class TableConfig(Section):
     leaves the owner; needs ``training.labels: server``."""
     features: dict[str, ColumnKind] | None = None
     """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
-    null proposes them from what the file holds."""
+    null proposes them from what the file holds. {} at the label owner: it has labels alone, is no party and sends
+    nothing; a file that holds keys, label and weight alone is taken so."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
@@ -58,9 +60,17 @@ class TableConfig(Section):
     serve: Path | None = None
     """The owner's rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
 
+    @property
+    def of_labels_only(self) -> bool:
+        """Return whether its features are written out, and there are none."""
+        return self.features is not None and not set(self.features.values()) - {"ignore"}
+
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
-    """Return the owners, who are the parties. Raises ValueError for no table, several labels, or an unknown owner."""
+    """Return the owners with features, who are the parties.
+
+    Raises ValueError for no table, several labels, an unknown owner, or one without features that has no label.
+    """
     if not tables:
         raise ValueError("data.tables: is missing; name each owner's file and key")
     owners = [owner for owner, table in tables.items() if table.label is not None]
@@ -71,7 +81,15 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
             raise ValueError(f"data.tables.{owner}.weight: is a column of the label's table; name it there")
         for other in table.keys.keys() - tables.keys():
             raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest(other, list(tables))}")
-    return tuple(tables)
+    for owner, table in tables.items():
+        # In another owner's process nobody names the label: that owner then is somewhere else.
+        if table.of_labels_only and owners != [owner] and (owners or table.file is not None):
+            what = "no column is left as a feature, which only the owner of the labels may do without"
+            raise ValueError(f"data.tables.{owner}.features: {what}; name one, or leave the owner out")
+    parties = tuple(owner for owner, table in tables.items() if not table.of_labels_only)
+    if not parties:
+        raise ValueError("data.tables: no owner has a feature; name one under features, or a further owner")
+    return parties
 
 
 def label_owner(tables: Mapping[str, TableConfig]) -> str | None:
@@ -85,3 +103,18 @@ def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig
     if config.file is None or config.key is None:
         raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
     return config, config.file
+
+
+def without_features(tables: Mapping[str, TableConfig], group: str | None) -> str | None:
+    """Return the label owner if its features are not written out and its file's header leaves no column for one."""
+    owner = label_owner(tables)
+    config = None if owner is None or len(tables) < 2 else tables[owner]
+    if config is None or config.features is not None or config.file is None or config.key is None:
+        return None
+    try:
+        # By name, as the readers of files lie above this room.
+        names: list[str] = import_module("vfl.data.tables.cells").column_names(config.file)
+    except ValueError:
+        return None  # who reads the table says what is wrong with it
+    taken = {*config.key, config.label, config.weight, group}.union(*config.keys.values())
+    return None if set(names) - taken else owner

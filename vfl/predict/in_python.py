@@ -41,7 +41,7 @@ def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Pa
     if not isinstance(samples, Mapping):
         np.savez(folder / "samples.npz", images=np.asarray(cast(Any, samples)))
         return folder / "samples.npz"
-    owners, tables = run.config.parties, dict[str, Path]()
+    owners, tables = run.config.owners, dict[str, Path]()
     for owner, table in cast(Mapping[str, object], samples).items():
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest(owner, owners)}")

@@ -215,7 +215,10 @@ def predict_new_rows(
     names = [party.name for party in trained.parties]
     away = [name for name in names if name not in tables or name in absent]
     check_absent(away, names, when_absent)
-    samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
+    config = trained.joint.config
+    if any(config.data.tables[owner].keys for owner in config.owners if owner not in names):
+        samples_table(config, tables)  # nobody else knows which rows of the others belong together
+    samples = trained.source.read_tables({name: path for name, path in tables.items() if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
     for party, part in zip(trained.parties, samples.parts, strict=True):
@@ -269,7 +272,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
-    names = Run(run_dir).config.parties if given else ()
+    names = Run(run_dir).config.owners if given else ()
     tables: dict[str, Path] = {}
     for text in given:
         owner, named, path = text.partition("=")
@@ -285,7 +288,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
 
 def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
     config = Run(run_dir).config
-    if serve or len(config.parties) == 1:
+    if serve or len(config.owners) == 1:
         return {leader_of(config): path}
     return dict.fromkeys(open_federation(run_dir, with_data=False).source.whose_table(path), path)
 

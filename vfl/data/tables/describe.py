@@ -48,6 +48,7 @@ CODES = ("-9", "-99", "-999", "-9999", "-99999")
 """Numbers that may stand for a missing value where no other number of the column is negative."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
+LABELS_ALONE = "   # none: an owner of labels alone has no model, and sends nothing"
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
 CODE = re.compile(r"0\d+")
 KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)
@@ -246,7 +247,8 @@ def propose_features(
     lines += [line] if (line := doubtful_header(path, summaries)) else []
     if all(kind == "ignore" for kind in kinds.values()):
         why = "; ".join(f"{name!r} {warning}" for name, (_, warning) in [*proposals.items()][:SHOWN])
-        raise TableError(f"{path}: no column looks like a feature ({why or 'there is none'}); name some in features")
+        fix = "name some in features ({} at an owner of labels alone)"
+        raise TableError(f"{path}: no column looks like a feature ({why or 'there is none'}); {fix}")
     return kinds, lines
 
 
@@ -263,13 +265,16 @@ def proposed_yaml(
     """
     features = [each for each in summaries if each.name != label]
     keys = [each.name for each in features if each.looks_like_key()]
+    if label is not None and len(features) == 1:  # of a few rows: beside a label only a key makes a table
+        keys, features = [features[0].name], []
+    labels_alone = label is not None and all(each.proposal()[0] == "ignore" for each in features)
     lines = [
         f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
         f"file: {_quoted(os.path.relpath(path, folder))}",
         f"key: {_quoted(keys[0])}" if keys else "key:   # COLUMN or [COLUMNS] by which a row is known",
         f"label: {_quoted(label)}" if label else "# label: COLUMN   # at the owner of the labels; no feature",
         *_missing_lines(summaries, missing),
-        "features:",
+        f"features:{'' if features else ' {}'}{LABELS_ALONE if labels_alone else ''}",
     ]
     for each in features:
         kind, warning = each.proposal()

@@ -39,7 +39,7 @@ from vfl.runs.checkpoint import State
 
 
 class Tables(Source):
-    """`data.tables`: an owner per entry, in this order."""
+    """`data.tables`: an owner per entry, in this order. Parties are all with features; the labels' may have none."""
 
     tensors = 2
 
@@ -50,7 +50,12 @@ class Tables(Source):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The owners."""
+        """The owners with features."""
+        return table_owners(self.data.tables)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """All owners of tables."""
         return tuple(self.data.tables)
 
     @cached_property
@@ -63,14 +68,14 @@ class Tables(Source):
 
     def split(self) -> Split:
         """Join all tables on equal keys and split the samples; warn if samples are left out, with their number."""
-        tables = {owner: self._read(owner, self.parties) for owner in dict.fromkeys((self.leader, *self.parties))}
+        tables = {owner: self._read(owner, self.owners) for owner in dict.fromkeys((self.leader, *self.owners))}
         joined = self._join(tables)
         if joined.dropped:
             warnings.warn(joined.dropped, stacklevel=2)
         train, test = self._split_rows(joined, tables)
         labels = self._labels(tables[self.leader], joined, train, test)
-        parts = {owner: self._part(owner, table, joined, train, test) for owner, table in tables.items()}
-        return Split(tuple(parts[owner] for owner in self.parties), labels)
+        parts = (self._part(owner, tables[owner], joined, train, test) for owner in self.parties)
+        return Split(tuple(parts), labels)
 
     def held_by(self, party: str) -> PartyData:
         """Return the rows of the party's own table, whose keys are the samples; ``data.file`` takes precedence."""
@@ -138,15 +143,15 @@ class Tables(Source):
         Samples are the label owner's rows or, if it is absent, those of the first owner in ``paths``, by key. Raises
         TableError.
         """
-        return self._new_rows(paths, [owner for owner in self.parties if owner in paths])
+        return self._new_rows(paths, [owner for owner in self.owners if owner in paths])
 
     def served_rows(self, path: Path, owner: str) -> NewSamples:
         """Read an owner's rows to be scored, with the keys by which others know them. Raises TableError."""
-        return self._new_rows({owner: path}, self.parties)
+        return self._new_rows({owner: path}, self.owners)
 
     def _new_rows(self, paths: Mapping[str, Path], known: Sequence[str]) -> NewSamples:
         """Read new rows, and the keys by which the owners in ``known`` know those of the first one."""
-        owners = [owner for owner in self.parties if owner in paths]
+        owners = [owner for owner in self.owners if owner in paths]
         # Not `leader` for a single owner, whose own file need not name the label's owner.
         first = owners[0] if len(owners) == 1 or self.leader not in owners else self.leader
         tables = {owner: self._read(owner, known, paths[owner]) for owner in dict.fromkeys((first, *owners))}
@@ -156,7 +161,9 @@ class Tables(Source):
         }
         ids = joined.ids
         away = _no_features(ids)
-        parts = {o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o))[0] for o in owners}
+        parts = {
+            o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o))[0] for o in owners if o in self.parties
+        }
         key = key_of(self.data.tables[first])
         assert joined.keys is not None
         return NewSamples(
@@ -175,16 +182,16 @@ class Tables(Source):
         holds only one owner's. Nor can the table be taken for that of an owner whose features others have as well.
         """
         there = set(column_names(path))
-        features = {owner: {*chain(*self.columns(owner))} for owner in self.parties}
-        keys = {owner: {name for key in keys_of(self.data.tables[owner], ()) for name in key} for owner in self.parties}
-        owners = tuple(owner for owner in self.parties if features[owner] | keys[owner] <= there)
+        features = {owner: {*chain(*self.columns(owner))} for owner in self.owners}
+        keys = {owner: {name for key in keys_of(self.data.tables[owner], ()) for name in key} for owner in self.owners}
+        owners = tuple(owner for owner in self.owners if features[owner] | keys[owner] <= there)
         for owner in owners:
             for other in self.parties:
                 shared = sorted(features[owner] & features[other])
                 if other != owner and (shared and (other in owners or features[owner] <= features[other])):
                     what = f"has columns of {owner} and {other} ({', '.join(shared[:SHOWN])})"
                     raise TableError(f"--table: {path}: {what}; say whose it is: --table {owner}={path}")
-        if not owners:
+        if not set(self.parties) & set(owners):
             lacking = {owner: sorted((features[owner] | keys[owner]) - there) for owner in self.parties}
             what = "; ".join(f"{owner}'s {', '.join(names[:SHOWN])}" for owner, names in lacking.items())
             raise TableError(f"--table: {path}: lacks columns of every owner ({what}); name OWNER=FILE for each")
@@ -205,7 +212,7 @@ class Tables(Source):
 
     def _matched_rows(self, owner: str, path: Path) -> NewSamples:
         """Read new rows in the order of their match; at the label owner with the other owners' masks."""
-        table = self._read(owner, self.parties, path)
+        table = self._read(owner, self.owners, path)
         joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
         rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
         away = _no_features(ids)
@@ -296,7 +303,7 @@ class Tables(Source):
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
-        table = self._read(owner, (owner,) if self.data.tables[owner].match is None else self.parties)
+        table = self._read(owner, (owner,) if self.data.tables[owner].match is None else self.owners)
         return table, self._join({owner: table})
 
     def _join(self, tables: Mapping[str, Table]) -> Joined:
