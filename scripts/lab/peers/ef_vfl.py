@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="seeds (default: 0 to 4)")
     given = parser.parse_args()
     methods: dict[str, Any] = {"SVFL": (None, None, None)}
-    for name, kind in (("C-VFL", "direct"), ("EF-VFL", "ef")):
+    for name, kind in (("EF-VFL", "ef"), ("C-VFL", "direct")):
         methods |= {f"{name} {kept} {amount:g}": (kind, kept, amount) for kept, amount in COMPRESSORS}
     if given.side == "theirs":
         enter("efvfl", *PACKAGES)
@@ -84,7 +84,8 @@ def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str |
     )
     quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_model_summary=False, **quiet)
-    trainer.fit(model, [(*train, torch.arange(ROWS))])
+    batch = (*train, torch.arange(ROWS))
+    trainer.fit(model, torch.utils.data.DataLoader([batch], batch_size=None))
     model.eval()
     with torch.no_grad():
         accuracy = float((model(test[0]).argmax(1) == test[1]).float().mean())
