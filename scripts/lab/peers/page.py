@@ -188,8 +188,7 @@ def of_ef_vfl() -> tuple[list[Sequence[str]], str]:
         what = f"MNIST quadrants, accuracy and uplink, {name}, {seeds} seed{'s' * (seeds > 1)}"
         ratio = f"{megabytes / chosen[1]:.2f} of our bytes"
         if name in own:
-            if name != "ours, 4 bits coded, error feedback":
-                rows.append((what, NONE, NONE, f"{accuracy:.1f} % at {megabytes:,.0f} MB", ratio))
+            rows.append((what, NONE, NONE, f"{accuracy:.1f} % at {megabytes:,.0f} MB", ratio))
             continue
         rows.append((what, NONE, f"{accuracy:.1f} % at {megabytes:,.0f} MB", shown, ratio))
         if megabytes <= chosen[1] and accuracy >= chosen[0]:
