@@ -84,8 +84,8 @@ def theirs(train: Any, test: Any, seed: int, kind: str | None, compressor: str |
     )
     quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_model_summary=False, **quiet)
-    batch = (*train, torch.arange(ROWS))
-    trainer.fit(model, torch.utils.data.DataLoader([batch], batch_size=None))
+    batches: Any = [(*train, torch.arange(ROWS))]
+    trainer.fit(model, torch.utils.data.DataLoader(batches, batch_size=None))
     model.eval()
     with torch.no_grad():
         accuracy = float((model(test[0]).argmax(1) == test[1]).float().mean())
