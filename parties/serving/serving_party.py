@@ -24,11 +24,12 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.core.build import feature_config
 from vfl.core.party import FeatureParty
+from vfl.core.row_by_row import is_light
 from vfl.data.drift import DRIFT
 from vfl.data.samples import Samples
 from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
 from vfl.data.tables.source import Tables
-from vfl.messages.keys import Found, key_bytes, keys_part, presence_part, read_keys
+from vfl.messages.keys import Found, key_bytes, keys_part, keys_told, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as AUDIT
 from vfl.parties.network.action_log import AuditLog
@@ -121,6 +122,10 @@ class ServedTable:
                 self._prepared = (party, raw), rows
             return self._prepared[1]
 
+    def prepared_for(self, party: FeatureParty) -> bool:
+        """Return whether the present rows are prepared for the party's model already."""
+        return self._prepared is not None and self._prepared[0] == (party, self._raw)
+
     def close(self) -> None:
         """Stop looking at the file."""
         self._ended.set()
@@ -203,6 +208,11 @@ class ServingParty:
     allowance: Allowance
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
+
+    def is_light(self, request: Message) -> bool:
+        """Return whether the answer takes less than handing the request to another thread."""
+        keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
+        return request.kind is Kind.LOOK_UP and is_light(self.party.macs, keys) and self.table.prepared_for(self.party)
 
     def handle(self, request: Message) -> Message:
         """Answer LOOK_UP. Raises MessageError for anything else."""
@@ -295,18 +305,26 @@ def serve_party(
 
     models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused)
 
+    workers = list[ServingWorker]()
+    """That of the present stream, once the server has welcomed the party."""
+
     def begin(welcome: Message) -> Answer:
         if config.network.consent.run not in (None, welcome.run):
             raise NoConsent(
                 f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"
             )
         check_welcome(run_dir, welcome.run)
-        return ServingWorker(welcome.run, models.serve).answer
+        workers[:] = [ServingWorker(welcome.run, models.serve)]
+        return workers[0].answer
+
+    def light(order: Message) -> bool:
+        serving = workers[0].party if workers else None
+        return isinstance(serving, ServingParty) and serving.is_light(order)
 
     forget_attempt(run_dir, AUDIT)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
     with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
-        goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)").follow_orders()
+        goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
 

@@ -55,6 +55,11 @@ def keys_part(keys: Sequence[bytes]) -> Part:
     return Part(PartKind.KEYS, b"".join((_COUNT.pack(len(keys)), *packed)))
 
 
+def keys_told(payload: Buffer) -> int:
+    """Return how many keys there are by the word of who sent them, which ``read_keys`` checks."""
+    return int.from_bytes(payload[: _COUNT.size], "little")
+
+
 def read_keys(payload: Buffer) -> list[bytes]:
     """Return the keys of ``keys_part``. Raises MessageError for any other bytes."""
     data = bytes(payload)

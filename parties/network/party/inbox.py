@@ -1,6 +1,7 @@
 """Orders that the party has not begun yet: never more than the protocol allows under way."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vfl.messages.messages import SESSION, Kind, Message, MessageError
@@ -17,6 +18,8 @@ class ReceivedOrder:
 
     message: Message
     stream: Stream
+    failed: Exception | None = None
+    """The error, which the party's thread is to raise, of an order that was carried out where it arrived."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Inbox:
     def __post_init__(self) -> None:
         self._waiting = deque[ReceivedOrder]()
         self._over: Over | None = None
+        self._idle = False
+        """The party's thread waits for an order."""
+        self.at_once: Callable[[ReceivedOrder], ReceivedOrder | None] = lambda order: order
+        """Carries out a light order where it arrives, while the party's thread waits; returns what is left to do."""
         self._changed = self.machine.condition()
 
     def put(self, order: ReceivedOrder) -> None:
@@ -47,8 +54,10 @@ class Inbox:
             if requests > 1 + self.ahead or len(self._waiting) == MOST_WAITING + self.ahead:
                 kind = order.message.kind.name
                 raise MessageError(f"{kind} came while {len(self._waiting)} orders wait: more than can be under way")
-            self._waiting.append(order)
-            self._changed.notify()
+            left = self.at_once(order) if self._idle and not self._waiting else order
+            if left is not None:
+                self._waiting.append(left)
+                self._changed.notify()
 
     def close(self, error: Exception) -> None:
         """End the queue with this error."""
@@ -59,8 +68,11 @@ class Inbox:
     def get(self, timeout_s: float | None = None) -> ReceivedOrder | Over | None:
         """Return the oldest order, or the error if none is left; None if nothing comes in time."""
         with self._changed:
+            self._idle = True
             self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
-            return self._waiting.popleft() if self._waiting else self._over
+            event = self._waiting.popleft() if self._waiting else self._over
+            self._idle = event is None
+            return event
 
 
 def _voids(order: ReceivedOrder, earlier: ReceivedOrder) -> bool:

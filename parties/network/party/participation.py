@@ -1,7 +1,7 @@
 """A party's thread: carries out the server's orders until the goodbye."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +35,8 @@ class Participation:
     console: Console
     on_signal: str = "leaving after this round and its checkpoint (again: at once)"
     """Answer to a first signal, for the owner."""
+    light: Callable[[Message], bool] = lambda order: False
+    """Returns whether an order takes less than handing it to the party's thread and its answer back."""
 
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.run_dir)
@@ -44,6 +46,7 @@ class Participation:
         self.answer: Answer
         self.stream: Stream | None = None
         """The stream on which the server has welcomed this party."""
+        self.dialer.inbox.at_once = self._at_once
 
     def follow_orders(self) -> Goodbye:
         """Carry out orders until the goodbye; the first signal asks the server for leave."""
@@ -63,9 +66,21 @@ class Participation:
                 # else of a stream that has ended: nobody waits for the answer
                 del event  # or its message stays in memory while the next one comes
 
+    def _at_once(self, order: ReceivedOrder) -> ReceivedOrder | None:
+        """Carry out a light order in the dialler's thread; return any other one, and one that failed."""
+        if order.stream is not self.stream or not self.light(order.message):
+            return order
+        try:
+            order.stream.send(self.answer(order.message))
+        except Exception as error:
+            return replace(order, failed=error)
+        return None
+
     def _carry_out(self, order: ReceivedOrder) -> Goodbye | None:
         message = order.message
         try:
+            if order.failed is not None:
+                raise order.failed
             match message.kind:
                 case Kind.GOODBYE:
                     return Goodbye.of(message)
