@@ -14,6 +14,7 @@ from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import PartyProtocol
+from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.reference import Reference
 from vfl.core.server import HeadServer
@@ -130,6 +131,25 @@ def test_an_audit_attacks_the_pictures_that_were_embedded(build):
     recorded = recorder.recording(party.name)
     assert recorded.shifts_N2 is not None
     assert torch.equal(shifted(party.train.features[recorded.rows_N], recorded.shifts_N2), torch.cat(seen))
+
+
+def test_distance_correlation_is_that_of_the_pictures_that_were_embedded(build, monkeypatch):
+    privacy = {"embeddings": "distance_correlation", "embedding_strength": 0.5}
+    server = build(data={"augmentation": {"shift": 2}}, training=training(local_iterations=2), privacy=privacy)
+    party = parties_of(server)[0]
+    seen: list[Tensor] = []
+    correlated: list[Tensor] = []
+    embed, correlation = party.passes.embed, defences.distance_correlation
+    party.passes.embed = lambda inputs, weights: (seen.append(inputs[0]), embed(inputs, weights))[1]
+
+    def watched(first: Tensor, second: Tensor) -> Tensor:
+        correlated.append(first)
+        return correlation(first, second)
+
+    monkeypatch.setattr(defences, "distance_correlation", watched)
+    server.train_round(0)
+    own = [features for features in correlated if any(torch.equal(features, each.flatten(1)) for each in seen)]
+    assert len(seen) == len(own) == 2 * 4
 
 
 @pytest.mark.parametrize(
