@@ -86,9 +86,10 @@ class DataConfig(Section):
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
     """Tables of two classes only: the class whose probability AUC, F1 and average precision judge and the threshold
     is for; null: the second one, by number or by name."""
-    numbers: Annotated[Numbers, OWN] = "standardised"
+    numbers: Annotated[Numbers | None, OWN] = None
     """Tables only: how models read numbers. standardised: each as one value; quantiles: by its position among quantiles
-    of the owner's training rows, as one value per bin; both: of models.members, half read either (docs/data.md)."""
+    of the owner's training rows, as one value per bin; both: of models.members, half read either (docs/data.md). null:
+    quantiles for a regression with 1,000 training rows or more, else standardised."""
     file: Annotated[Path | None, OWN] = None
     """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""

@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vfl.config.data import DataConfig
 from vfl.core.feature_models import check_feature_model
 from vfl.data.samples import Samples
 from vfl.data.tables.preparation import TablePreparation
+from vfl.data.tables.source import Tables
 from vfl.models.features import ModelSpec, TableFeatures
 from vfl.models.table import TableMLP
 
@@ -42,6 +44,29 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
     assert restored.features == features
     told = json.loads(preparation.to_json(["x"], []))["numbers"][0]
     assert told["edges"] == edges.tolist()
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "said", "ranked"),
+    [
+        ("regression", 1000, None, True),
+        ("regression", 999, None, False),
+        ("classification", 1000, None, False),
+        ("regression", 1000, "standardised", False),
+        ("classification", 999, "quantiles", True),
+    ],
+)
+def test_a_regression_of_many_rows_reads_numbers_by_quantiles_unless_told(task, rows, said, ranked):
+    entry = {"file": "a.csv", "key": "k", "label": "y"}
+    source = Tables(DataConfig.model_validate({"tables": {"a": entry, "b": entry | {"label": None}}, "numbers": said}), 0)
+    source.task = task
+    preparation = source.prepare(_numbers(torch.randn(rows, 1).double()))
+    assert bool(preparation.edges) == ranked
+    # A stand-in of few rows restores what was fitted, whatever it would have fitted itself.
+    restored = source.prepare(_numbers(torch.zeros(2, 1).double()))
+    restored.load_state_dict(preparation.state_dict())
+    assert restored.features == preparation.features
+    assert restored.edges == preparation.edges if not ranked else torch.equal(restored.edges[0], preparation.edges[0])
 
 
 def _numbers(column: torch.Tensor) -> Samples:

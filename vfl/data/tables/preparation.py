@@ -181,7 +181,8 @@ class TablePreparation(Preparation):
         """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
-        self.edges = [state[f"edges_{place}"] for place in range(len(self.edges))]
+        names = [f"edges_{place}" for place in range(len(self.mean_F))]
+        self.edges = [state[name] for name in names if name in state]
         self.histograms = Histograms.of_state(state["histograms"]) if "histograms" in state else None
 
 

@@ -37,6 +37,10 @@ from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.runs.checkpoint import State
 
+MANY = 1000
+"""Training rows from which a regression reads numbers by quantiles, unless told. On two development tables with fewer, the
+error rose by 4 and 8 %; on four with more it fell by 1 to 15 % (docs/results/tables)."""
+
 
 class Tables(Source):
     """`data.tables`: an owner per entry, in this order. Parties are all with features; the labels' may have none."""
@@ -96,7 +100,8 @@ class Tables(Source):
 
     def prepare(self, train: Samples) -> TablePreparation:
         """Fit means, standard deviations, quantiles if the settings want them, and known categories."""
-        return TablePreparation(train, self.data.numbers)
+        ranked = self.task == "regression" and len(train) >= MANY
+        return TablePreparation(train, self.data.numbers or ("quantiles" if ranked else "standardised"))
 
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return means, standard deviations and known categories by column."""
