@@ -58,7 +58,9 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
 )
 def test_a_regression_of_many_rows_reads_numbers_by_quantiles_unless_told(task, rows, said, ranked):
     entry = {"file": "a.csv", "key": "k", "label": "y"}
-    source = Tables(DataConfig.model_validate({"tables": {"a": entry, "b": entry | {"label": None}}, "numbers": said}), 0)
+    source = Tables(
+        DataConfig.model_validate({"tables": {"a": entry, "b": entry | {"label": None}}, "numbers": said}), 0
+    )
     source.task = task
     preparation = source.prepare(_numbers(torch.randn(rows, 1).double()))
     assert bool(preparation.edges) == ranked

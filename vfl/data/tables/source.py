@@ -38,8 +38,8 @@ from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.runs.checkpoint import State
 
 MANY = 1000
-"""Training rows from which a regression reads numbers by quantiles, unless told. On two development tables with fewer, the
-error rose by 4 and 8 %; on four with more it fell by 1 to 15 % (docs/results/tables)."""
+"""Training rows from which a regression reads numbers by quantiles, unless told. On two development tables with fewer,
+the error rose by 4 and 8 %; on four with more it fell by 1 to 15 % (docs/results/tables)."""
 
 
 class Tables(Source):
