@@ -100,11 +100,11 @@ WORD = re.compile(r"[^\s|]*\w[^\s|]*")
 
 
 def test_the_results_have_at_most_twelve_thousand_words():
-    """The page of other projects is none of our results, and has a thousand of its own."""
+    """The page of other projects is none of our results, and has twelve hundred of its own."""
     words = {page: len(WORD.findall(page.read_text(encoding="utf-8"))) for page in RESULTS.rglob("*.md")}
     peers = words.pop(RESULTS / "peers" / "README.md")
     assert sum(words.values()) <= 12_000, words
-    assert peers <= 1_000
+    assert peers <= 1_200
 
 
 def test_no_row_of_a_table_needs_the_row_above():
