@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
 from vfl.models.narrow_norm import NarrowBatchNorm2d
@@ -40,13 +41,25 @@ def plain_convolution(in_channels: int, out_channels: int, batch_norm: bool) -> 
     return [nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=not batch_norm), *norm]
 
 
+class MaxPool(nn.MaxPool2d):
+    """A 2x2 max-pool that leaves a side of one pixel as it is: images may be smaller than the model was built for."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Pool [B, C, H, W]."""
+        return functional.max_pool2d(input, (min(2, input.shape[2]), min(2, input.shape[3])))
+
+
 class ConvolutionalFeatures(nn.Module):
     """Blocks of 3x3 convolutions, then one linear map to the embedding: [B, C, H, W] -> [B, D].
 
     Each block of `blocks` lists the channels of its convolutions (stride 1, padding 1, ReLU). A 2x2 max-pool
     follows a block only while both sides are at least 2 pixels, so that any image size works; what is left of
-    the image after the last block is averaged. `embedding` has neither ReLU nor dropout after it: the head sees
-    signed values. With `batch_norm` the convolutions have no bias, which the normalization would cancel.
+    the image after the last block is averaged. Images smaller than those of `spec` are embedded as well.
+    `embedding` has neither ReLU nor dropout after it: the head sees signed values. With `batch_norm` the convolutions have no
+    bias, which the normalization would cancel.
 
     Raises ValueError for features other than images, a size below 1 or a width that is not positive.
     """
@@ -65,7 +78,7 @@ class ConvolutionalFeatures(nn.Module):
                 channels = out_channels
             if min(rows, columns) >= 2:
                 # Before the ReLU: the same values, and the ReLU has a quarter of the pixels to do.
-                layers.insert(-1, nn.MaxPool2d(2))
+                layers.insert(-1, MaxPool())
                 rows, columns = rows // 2, columns // 2
         if (rows, columns) != (1, 1):
             layers.append(nn.AdaptiveAvgPool2d(1))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, cast
 from pydantic import AfterValidator, Field, PlainValidator
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.schedules import Schedule, parse_ratio_schedule, schedule_of
+from vfl.config.schedules import Schedule, parse_ratio_schedule, parse_resolution_schedule, schedule_of
 from vfl.config.settings import AsItIs, Positive, Section
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.wire.session import Hello
@@ -44,6 +44,7 @@ def _by_round(schedule: Schedule) -> Schedule:
 Ratios = Annotated[Schedule, PlainValidator(parse_ratio_schedule), AfterValidator(_by_round), AsItIs]
 
 
+Resolutions = Annotated[Schedule, PlainValidator(parse_resolution_schedule), AfterValidator(_by_round), AsItIs]
 Count = Annotated[Positive, Field(lt=1 << 32)]
 
 
@@ -53,6 +54,8 @@ class Terms(Section):
     rounds: Count
     alpha: Ratios
     beta: Ratios
+    resolution: Resolutions | None = None
+    """None: always whole images, as before there were others."""
     evaluation_rows: Count
     """Number of test samples, each of which is evaluated a few times in a round at most (``PASSES_IN_ROUND``)."""
 
@@ -60,10 +63,12 @@ class Terms(Section):
     def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:
         """Return the terms in an owner's own configuration."""
         ratios = config.lightweighting
+        resolution = ratios.resolution_of(party)
         return cls(
             rounds=config.training.rounds,
             alpha=ratios.most_alpha(party),
             beta=schedule_of(ratios.beta, party),
+            resolution=resolution if ratios.sizes_of(party) else None,
             evaluation_rows=evaluation_rows,
         )
 
@@ -77,7 +82,7 @@ class Terms(Section):
 
     def text(self) -> str:
         """Return the terms as JSON."""
-        return json.dumps(self.model_dump(), sort_keys=True)
+        return json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
 
     def values_of(self, schedule: Schedule) -> list[float]:
         """Return all values that a schedule has in the rounds to train."""

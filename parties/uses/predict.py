@@ -43,7 +43,7 @@ from vfl.predict.predict import (
     scores_of,
     with_replacements,
 )
-from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
+from vfl.predict.trained_run import RunCheckpoint, check_whole_images, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runs.runtime import Runtime, start_runtime
@@ -187,6 +187,7 @@ def open_server(
     """Return the server of a finished run, and its identity. Raises ValueError as ``serve_predictions``."""
     trained = read_checkpoint(run_dir)
     check_run(run_dir, config, resume=True)
+    check_whole_images(run_dir, trained.sections[SERVER]["reports"])
     if not read_run_id(run_dir):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")
     tls = load_identity(SERVER, config.network, insecure=insecure)

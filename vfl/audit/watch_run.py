@@ -26,6 +26,7 @@ from vfl.audit.audit import (
 )
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig
+from vfl.config.schedules import value_at
 from vfl.core.augmentation import shifted
 from vfl.core.build import feature_config, model_spec
 from vfl.core.costs.schedule import Ratios
@@ -106,6 +107,8 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     if unknown := [each.party for each in recorded if each.party not in parties]:
         raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")
     for each in recorded:
+        sizes = config.lightweighting.resolution_of(each.party)
+        parties[each.party].resize(value_at(sizes, each.round_index))  # what was embedded then
         _check_recording(each, parties[each.party].train.inputs[0])
     inferring, left_out = label_attacks(config)
     _use_cores(built)

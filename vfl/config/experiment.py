@@ -298,7 +298,7 @@ class ExperimentConfig(Section):
         named = {
             **{
                 f"lightweighting.{name}": named_parties(getattr(self.lightweighting, name)) or {}
-                for name in ("alpha", "beta", "alpha_max", "beta_max")
+                for name in ("alpha", "beta", "alpha_max", "beta_max", "resolution")
             },
             "models.parties": self.models.parties,
             "simulation.parties": self.simulation.parties,
@@ -310,6 +310,7 @@ class ExperimentConfig(Section):
                     raise ValueError(f"{field}: no party is called {name!r}{only or nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
+        self._check_resolution()
         if self.parties_at_once > max(1, self.threads or 0):
             raise ValueError(
                 f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"
@@ -327,6 +328,18 @@ class ExperimentConfig(Section):
             )
         if self.training.batch_size == 1 and self.normalises_by_batch:
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    def _check_resolution(self) -> None:
+        ratios = self.lightweighting
+        ratios.check_resolution(self.parties, self.training.rounds)
+        if not any(map(ratios.sizes_of, self.parties)):
+            return
+        if self.data.dataset.kind in TABLE_KINDS:
+            raise ValueError("lightweighting.resolution: only images have one, the data are tables; leave it out")
+        if self.training.patience is not None:
+            raise ValueError(
+                "training.patience: could end the training before lightweighting.resolution is 1; leave one of them out"
+            )
 
     def _check_augmentation(self) -> None:
         if not self.data.augmentation.shift:
@@ -389,6 +402,8 @@ class ExperimentConfig(Section):
             )
         lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
         lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
+        sizes = [self.lightweighting.resolution_of(each) for each in alphas]
+        lines += self._late("lightweighting.resolution", sizes)
         if (augmentation := self.data.augmentation).shift:
             lines += self._late("data.augmentation", [{augmentation.begin: 1.0}])
         lines += self._late_rates() + self._about_wire()

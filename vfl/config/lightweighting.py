@@ -7,8 +7,11 @@ from pydantic import Field, model_validator
 
 from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import CONTROLLERS
-from vfl.config.schedules import Schedule, schedule_of, value_at
-from vfl.config.settings import AboveZero, Positive, RatioSchedule, Section, name_in
+from vfl.config.schedules import Schedule, named_parties, schedule_of, value_at, values_of
+from vfl.config.settings import AboveZero, Positive, RatioSchedule, ResolutionSchedule, Section, name_in
+
+MOST_SIZES = 16
+"""Most resolutions below 1 of a party: its costs at each are counted before training."""
 
 
 class PruningConfig(Section):
@@ -29,6 +32,9 @@ class LightweightingConfig(Section):
     controller: the smallest alpha that it may choose."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
     """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
+    resolution: Annotated[ResolutionSchedule, OWN] = 1.0
+    """Images only: share of their sides, by area averaging, with which a round trains and is evaluated; {0: 0.5, 18: 1}
+    is half-size images first. 1 where nothing is named, and in the last round: what is exported has one size."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
     """Component that chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party
     keeps seconds_per_exchange; or a controller of an installed package (docs/extending.md)."""
@@ -61,6 +67,31 @@ class LightweightingConfig(Section):
     def most_alpha(self, party: str) -> Schedule:
         """Return the largest alpha that a party may be assigned, over the rounds."""
         return schedule_of(self.alpha_max if self.measures else self.alpha, party)
+
+    def resolution_of(self, party: str) -> Schedule:
+        """Return the share of an image's sides with which a party trains, over the rounds."""
+        by_party = named_parties(self.resolution)
+        return self.resolution if by_party is None else by_party.get(party, 1.0)  # pyright: ignore[reportReturnType]  # not by party, so a Schedule
+
+    def sizes_of(self, party: str) -> list[float]:
+        """Return the resolutions below 1 that a party ever has, ascending."""
+        return sorted({each for each in values_of(self.resolution_of(party)) if each < 1})
+
+    def check_resolution(self, parties: Sequence[str], rounds: int) -> None:
+        """Raise ValueError, naming the fix, for resolutions with which the run cannot end or be controlled."""
+        for party in parties:
+            if (last := value_at(self.resolution_of(party), rounds - 1)) < 1:
+                raise ValueError(
+                    f"lightweighting.resolution: {last:g} for {party} in the last of {rounds} rounds; end with "
+                    "{ROUND: 1.0} before it: the finished model has one size, the whole"
+                )
+            if len(self.sizes_of(party)) > MOST_SIZES:
+                raise ValueError(f"lightweighting.resolution: more than {MOST_SIZES} values for {party}; name fewer")
+            if self.measures and self.sizes_of(party):
+                raise ValueError(
+                    f"lightweighting.resolution: controller {self.controller} measures images of one size; set "
+                    "lightweighting.controller=fixed, or leave one of them out"
+                )
 
     def check_bounds(self, parties: Sequence[str]) -> None:
         """Raise ValueError, naming the field, if an upper bound lies below its lower bound."""

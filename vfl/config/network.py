@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from vfl.config.settings import Fraction, Number, Positive, Section, strict_int
+from vfl.config.settings import Fraction, Number, Positive, Probability, Section, strict_int
 
 
 def _with_port(address: str) -> str:
@@ -50,6 +50,8 @@ class ConsentConfig(Section):
     """Largest alpha, the strongest pruning of this party's model."""
     beta: Fraction | None = None
     """Smallest beta, the least sparsification of the embeddings that the party sends."""
+    resolution: Probability | None = None
+    """Smallest resolution, the least detail of this party's images; the owner's images themselves never travel."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     importance: bool = False

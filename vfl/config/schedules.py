@@ -2,10 +2,10 @@
 
 A schedule is a number, or ``{round: value}``: each value holds from its round on, until the next. Before the first
 named round a ratio is 0. A party schedule is one schedule for all, or ``{party: schedule}``, with ratio 0 for parties
-that are not named.
+that are not named. A resolution is 1 there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import cast
 
@@ -74,8 +74,17 @@ def parse_ratio_schedule(value: object) -> Schedule:
     return schedule
 
 
-def parse_party_schedule(value: object) -> PartySchedule:
-    """Check a ratio schedule, for all parties or by party name. Raises ValueError with the fix."""
+def parse_resolution_schedule(value: object) -> Schedule:
+    """Check a user's value for a resolution, as ``parse_schedule``; 1 before the first named round."""
+    schedule = parse_schedule(value)
+    for resolution in values_of(schedule):
+        if not 0.0 < resolution <= 1.0:
+            raise ValueError(f"{resolution} is outside (0, 1]: it is the share of an image's sides, 1 leaves it whole")
+    return {0: 1.0} | schedule if isinstance(schedule, dict) else schedule
+
+
+def parse_party_schedule(value: object, parse: Callable[[object], Schedule] = parse_ratio_schedule) -> PartySchedule:
+    """Check a schedule, of ratios or as ``parse`` does, for all parties or by party name. Raises ValueError."""
     if isinstance(value, Mapping):
         items = cast(Mapping[object, object], value)
         _check_blanks(items)
@@ -84,8 +93,8 @@ def parse_party_schedule(value: object) -> PartySchedule:
         if names and len(names) < len(items):
             raise ValueError("mixes rounds and party names; use {party: {round: value}}")
         if names:
-            return {str(name): parse_ratio_schedule(schedule) for name, schedule in items.items()}
-    return parse_ratio_schedule(cast(object, value))
+            return {str(name): parse(schedule) for name, schedule in items.items()}
+    return parse(cast(object, value))
 
 
 def _check_blanks(items: Mapping[object, object]) -> None:

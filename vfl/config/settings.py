@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from vfl.config.registry import Registry
-from vfl.config.schedules import PartySchedule, Schedule, parse_party_schedule, parse_schedule, values_of
+from vfl.config.schedules import (
+    PartySchedule,
+    Schedule,
+    parse_party_schedule,
+    parse_resolution_schedule,
+    parse_schedule,
+    values_of,
+)
 
 
 def _learning_rate(value: object) -> Schedule:
@@ -43,6 +51,9 @@ Count = Annotated[int, BeforeValidator(strict_int), Field(ge=0)]
 Probability = Annotated[Number, Field(gt=0, le=1)]
 AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
 RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
+ResolutionSchedule = Annotated[
+    PartySchedule, PlainValidator(partial(parse_party_schedule, parse=parse_resolution_schedule)), AsItIs
+]
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 
 

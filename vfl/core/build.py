@@ -40,6 +40,7 @@ from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
 from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed
+from vfl.core.resolution import check_sizes
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, task_of
 from vfl.core.team import OneProcess
@@ -176,6 +177,7 @@ def build_party(
         check_alone(model, inputs)
         if len(pair) == 2:  # BatchNorm cannot train on less
             check_trains(model, inputs)
+    check_sizes(config, name, data, model, settings.embedding_size)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
     defence = party_defence(config.privacy, secret or shared_secret(config, name))

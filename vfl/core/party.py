@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import check_same_data, weights_digest
@@ -25,12 +26,14 @@ from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy.defences import NoDefence
+from vfl.core.resolution import resized
 from vfl.core.team import OneProcess
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.messages.control import (
     AskedRatios,
     Description,
+    Prices,
     RoundReport,
     RoundStart,
     fixed_seconds,
@@ -81,6 +84,8 @@ class FeatureParty(FinishedParty):
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
         """The images that training sees in the place of the party's own."""
+        self.resolution = 1.0
+        """Share of their sides with which ``train`` and ``test`` have the images of ``data``."""
         self.may_rest = config.training.party_dropout > 0
         """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
         self.round_index: int = -1
@@ -105,7 +110,7 @@ class FeatureParty(FinishedParty):
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
             case Kind.MODEL_COSTS:
-                return (model_costs(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
+                return (self.prices(AskedRatios.of(request)).part(),)
             case _:
                 return super().answer(request, samples)
 
@@ -114,6 +119,7 @@ class FeatureParty(FinishedParty):
         assigned = RoundStart.of(message)
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
+        self.resize(assigned.resolution or 1.0)
         batch_size = self.config.training.batch_size
         batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
         shares = self.protocol.start_round(message, assigned.head_digest, batches)
@@ -131,6 +137,19 @@ class FeatureParty(FinishedParty):
         self.pending.clear()
         self.meter = RoundMeter(self.runtime)
         self.passes.start_round(message.round_index)
+
+    def resize(self, resolution: float) -> None:
+        """Go on with images of this share of their sides, in training and evaluation; 1: with the whole ones."""
+        if resolution == self.resolution:
+            return
+        self.resolution, self.train, self.test = resolution, self.data.train, self.data.test
+        if resolution < 1:
+            whole = self.train, self.test
+            self.train, self.test = (resized(self.name, self.data, each, resolution) for each in whole)
+        self.example = self.batch(self.train, self.train.held_rows()[:1])
+        self.macs = count_macs(self.model, *self.example)
+        self.evaluated.train = self.train
+        self.evaluated.forget()
 
     def exchange(self, message: Message) -> tuple[Part, ...]:
         """Apply an order's update, if any; return the requested embeddings, if any."""
@@ -211,6 +230,7 @@ class FeatureParty(FinishedParty):
         return RoundReport(
             alpha=self.pruner.alpha_max,
             beta=self.beta,
+            resolution=self.resolution if self.resolution < 1 else None,
             macs_per_sample=self.macs,
             parameters=count_parameters(self.model),
             train_macs=self.meter.train_macs,
@@ -220,6 +240,15 @@ class FeatureParty(FinishedParty):
             psi=finite(self.meter.psi, f"psi/{self.name}"),
             head_drift=self.protocol.drift(),
         )
+
+    def prices(self, asked: AskedRatios) -> Prices:
+        """Return the model's costs at the ratios and resolutions asked about."""
+        one = self.data.train.take(self.train.held_rows()[:1])
+        whole, *smaller = (
+            self.batch(samples, torch.tensor([0]))
+            for samples in (one, *(resized(self.name, self.data, one, each) for each in asked.resolutions or ()))
+        )
+        return model_costs(self.model, self.pruner, whole, smaller, asked.alphas)
 
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
@@ -246,11 +275,13 @@ class FeatureParty(FinishedParty):
             "raw": self.data.raw,
             "round": self.round_index,
             "beta": self.beta,
+            "resolution": self.resolution,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self.data.digest)
+        self.resize(state.get("resolution", 1.0))  # first: it forgets the finished model
         self.load_finished(state)
         self.round_index = int(state["round"])
         load_optimizer_state(self.optimizer, self.model, state["momentum"])

@@ -4,7 +4,7 @@ Shapes: N training samples.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -16,10 +16,10 @@ from vfl.base.digest import check_same_data, combined_digest, weights_digest
 from vfl.core.costs.clock import Clock
 from vfl.core.costs.controllers import ControllerContext, build_controller
 from vfl.core.costs.decisions import decision_metrics, tell_unmet
-from vfl.core.costs.forecast import Forecast
+from vfl.core.costs.forecast import ByAlpha, Forecast
 from vfl.core.costs.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.core.costs.reports import Reports
-from vfl.core.costs.schedule import Ratios
+from vfl.core.costs.schedule import Ratios, with_resolutions
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
@@ -36,7 +36,7 @@ OWNER = "server"
 
 @dataclass(eq=False)
 class PriceList:
-    """Forecast of the exchanges' costs at any ratios; the parties are asked about their models once in a run."""
+    """The parties' answers, and the forecast based on them."""
 
     exchanges: Exchanges
     """Exchanges whose costs are forecast."""
@@ -47,21 +47,43 @@ class PriceList:
         """The costs of all parties."""
         roster, config = self.exchanges.roster, self.exchanges.config
         alphas = scheduled_alphas(config.lightweighting.alpha)
-        request = Message(Kind.MODEL_COSTS, parts=(AskedRatios(alphas=alphas).part(),))
-        asked = [party.ask(request) for party in roster if party.name not in self.prices]
+        sizes = {name: tuple(config.lightweighting.sizes_of(name)) for name in roster.names}
+        wanted = {name: AskedRatios(alphas=alphas, resolutions=sizes[name] or None) for name in roster.names}
+        asked = [
+            party.ask(Message(Kind.MODEL_COSTS, parts=(wanted[party.name].part(),)))
+            for party in roster
+            if party.name not in self.prices
+        ]
         # Nothing can be spared a party that is away.
-        free = Prices(macs_per_sample=(0,) * len(alphas), parameters=(0,) * len(alphas))
-        self.prices |= {each.party.name: each.read(partial(checked_prices, alphas)) or free for each in asked}
-        macs = {name: dict(zip(alphas, self.prices[name].macs_per_sample, strict=True)) for name in roster.names}
-        parameters = {name: dict(zip(alphas, self.prices[name].parameters, strict=True)) for name in roster.names}
+        none = (0,) * len(alphas)
+        for each in asked:
+            name = each.party.name
+            free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(sizes[name]) or None)
+            self.prices[name] = each.read(partial(checked_prices, wanted[name])) or free
+
+        def by_alpha(values: Sequence[int]) -> ByAlpha:
+            return dict(zip(alphas, values, strict=True))
+
+        prices = {name: self.prices[name] for name in roster.names}
+        macs = {name: by_alpha(each.macs_per_sample) for name, each in prices.items()}
+        smaller = {
+            name: dict(zip(sizes[name], map(by_alpha, each.smaller or ()), strict=True))
+            for name, each in prices.items()
+        }
+        parameters = {name: by_alpha(each.parameters) for name, each in prices.items()}
         shares = self.exchanges.presence.mean_shares()
         rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
         receivers = {party.name: party.receiver for party in roster}
-        return build_forecast(config, self.exchanges.work, rows, macs, parameters, receivers, self.exchanges.trainer)
+        work, trainer = self.exchanges.work, self.exchanges.trainer
+        return build_forecast(config, work, rows, macs, smaller, parameters, receivers, trainer)
 
     def state_dict(self) -> State:
         """Return the answers, without replacements for missing ones."""
-        return {name: each.model_dump(mode="json") for name, each in self.prices.items() if max(each.macs_per_sample)}
+        return {
+            name: each.model_dump(mode="json", exclude_none=True)
+            for name, each in self.prices.items()
+            if max(each.macs_per_sample)
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
@@ -89,7 +111,7 @@ class HeadServer:
         assert exchanges.roster.ledger is not None, "a training books its messages"
         self.roster, self.ledger = exchanges.roster, exchanges.roster.ledger
         self.trainer, self.config = exchanges.trainer, exchanges.config
-        config = self.config
+        config, self.lightweighting = self.config, self.config.lightweighting
         self.joint, self.evaluation = joint, Evaluation(joint)
         self.labels_digest = labels_digest
         self.price_list = prices = PriceList(exchanges)
@@ -120,6 +142,8 @@ class HeadServer:
         self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
+        if self.config.lightweighting.resolution != 1.0:
+            metrics |= {f"resolution/{name}": each.resolution or 1.0 for name, each in self.assigned.items()}
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
 
     def start_round(self, round_index: int) -> None:
@@ -134,8 +158,14 @@ class HeadServer:
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
         given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
         self.assigned = {
-            name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest, tested=tested)
-            for name, ratios in given.items()
+            name: RoundStart(
+                alpha=ratios.alpha,
+                beta=ratios.beta,
+                resolution=ratios.resolution if ratios.resolution < 1 else None,
+                head_digest=head_digest,
+                tested=tested,
+            )
+            for name, ratios in with_resolutions(given, self.lightweighting, round_index).items()
         }
         asked = [
             party.ask(Message(Kind.START_ROUND, round_index, 0, (self.assigned[party.name].part(), *own)))
@@ -237,7 +267,10 @@ class HeadServer:
     def _test_pruning(self) -> Metrics:
         """Test before and after a pruning, if the round begins with one and is not the first."""
         reports, present = self.reports.last, [party.name for party in self.roster.present]
-        rises = any(self.assigned[name].alpha > reports[name].alpha for name in present if name in reports)
+        assigned = [(self.assigned[name], reports[name]) for name in present if name in reports]
+        if any(now.resolution != then.resolution for now, then in assigned):
+            self.evaluation.forget()  # its images had other sizes
+        rises = any(now.alpha > then.alpha for now, then in assigned)
         metrics = self.evaluation.test_pruning() if rises else {}
         self.evaluation.forget()
         return metrics

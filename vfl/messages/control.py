@@ -6,7 +6,7 @@ checks whether a value is possible in this round of this experiment (``vfl/core/
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,8 @@ MAX_LAYERS = 256
 """Most prunable layers that a party may describe, as they are drawn."""
 MAX_RATIOS = 256
 """Most ratios that may be asked about at once."""
+MAX_RESOLUTIONS = 16
+"""Most resolutions below 1 that may be asked about at once, each at all ratios."""
 MAX_COLUMNS = 100_000
 """Most columns of a party."""
 MOST_DRAWS = 8
@@ -24,7 +26,9 @@ _SHOWN = 60
 """Most characters of a peer's own text in an error."""
 
 Ratio = Annotated[float, Field(ge=0, lt=1)]
+Resolution = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+MacsByRatio = Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
 Width = Annotated[int, Field(ge=1, lt=2**31)]
 Measure = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -72,6 +76,8 @@ class RoundStart(Control):
 
     alpha: Ratio
     beta: Ratio
+    resolution: Resolution | None = None
+    """Share of the sides of the party's images; None: whole ones."""
     head_digest: Sha256 | None = None
     """Digest of theta_0, which is in the message; head_sync replay only."""
     tested: Annotated[dict[MetricTag, float], Field(max_length=1)] | None = None
@@ -115,6 +121,8 @@ class RoundReport(Control):
     alpha: Ratio
     """Largest alpha reached so far."""
     beta: Ratio
+    resolution: Resolution | None = None
+    """As in the round's assignment."""
     macs_per_sample: Count
     parameters: Count
     train_macs: Count
@@ -153,30 +161,38 @@ class Description(Control):
 
 
 class AskedRatios(Control):
-    """MODEL_COSTS: ratios alpha, ascending."""
+    """MODEL_COSTS: ratios alpha, ascending, and the resolutions below 1 at which they are asked about as well."""
 
     alphas: Annotated[tuple[Ratio, ...], Field(max_length=MAX_RATIOS)]
+    resolutions: Annotated[tuple[Resolution, ...], Field(max_length=MAX_RESOLUTIONS)] | None = None
 
 
 class Prices(Control):
     """PRICED: the costs of the party's model at each of the ratios, none of which un-prunes it."""
 
-    macs_per_sample: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+    macs_per_sample: MacsByRatio
     parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+    smaller: Annotated[tuple[MacsByRatio, ...], Field(max_length=MAX_RESOLUTIONS)] | None = None
+    """``macs_per_sample`` at each of the resolutions below 1."""
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Sequence[int]]) -> Self:
+    def restored(cls, saved: Mapping[str, Any]) -> Self:
         """Return prices from a checkpoint, which were checked on arrival."""
         return cls.model_construct(
-            macs_per_sample=tuple(saved["macs_per_sample"]), parameters=tuple(saved["parameters"])
+            macs_per_sample=tuple(saved["macs_per_sample"]),
+            parameters=tuple(saved["parameters"]),
+            smaller=saved.get("smaller"),
         )
 
-    def check(self, alphas: Sequence[float]) -> None:
+    def check(self, alphas: Sequence[float], resolutions: Sequence[float] = ()) -> None:
         """Raise MessageError unless there is one for each ratio asked about, and none rises with alpha."""
-        if not len(alphas) == len(self.macs_per_sample) == len(self.parameters):
-            raise MessageError(f"Prices: {len(self.macs_per_sample)} of {len(alphas)} ratios")
-        if sorted(self.macs_per_sample, reverse=True) != [*self.macs_per_sample]:
-            raise MessageError("Prices: 'macs_per_sample': rise with alpha")
+        if len(self.smaller or ()) != len(resolutions):
+            raise MessageError(f"Prices: {len(self.smaller or ())} of {len(resolutions)} resolutions")
+        for macs in (self.macs_per_sample, *(self.smaller or ())):
+            if not len(alphas) == len(macs) == len(self.parameters):
+                raise MessageError(f"Prices: {len(macs)} of {len(alphas)} ratios")
+            if sorted(macs, reverse=True) != [*macs]:
+                raise MessageError("Prices: 'macs_per_sample': rise with alpha")
 
 
 def fixed_seconds(seconds: float) -> Seconds:

@@ -13,7 +13,7 @@ from vfl.base.costs import savings
 from vfl.config.devices import DeviceConfig
 from vfl.console import numbers_table
 from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
-from vfl.core.costs.schedule import Ratios, scheduled
+from vfl.core.costs.schedule import Ratios, scheduled, with_resolutions
 from vfl.core.party import FeatureParty
 from vfl.core.server import HeadServer
 
@@ -53,8 +53,8 @@ def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str,
     before = dict.fromkeys(forecast.macs, Ratios())
     for round_index in range(server.config.training.rounds):
         now = {
-            name: Ratios(max(wanted.alpha, before[name].alpha), wanted.beta)  # nothing is un-pruned
-            for name, wanted in assign(round_index, ()).items()
+            name: wanted._replace(alpha=max(wanted.alpha, before[name].alpha))  # nothing is un-pruned
+            for name, wanted in with_resolutions(assign(round_index, ()), ratios, round_index).items()
         }
         yield forecast.round(now, before)
         before = now
@@ -123,7 +123,8 @@ def _spent(spent: Cost, whole: Cost) -> tuple[str, ...]:
 
 
 def measured_time(server: HeadServer) -> str:
-    """Train a few exchanges and tell how long the whole run takes here. Changes the models."""
+    """Train a few exchanges, of whole images, and tell how long the whole run takes here. Changes the models."""
+    server.lightweighting = server.lightweighting.model_copy(update={"resolution": 1.0})
     server.start_round(0)
     exchanges, rounds = server.exchanges, server.config.training.rounds
     took_s: list[float] = []
@@ -133,6 +134,7 @@ def measured_time(server: HeadServer) -> str:
         took_s.append(time.perf_counter() - started_s)
     whole_s = rounds * exchanges.steps * min(took_s)
     return (
-        f"the whole run takes about {duration(whole_s)} on this machine, less what pruning saves and without its "
-        f"evaluations: {rounds} rounds of {exchanges.steps} exchanges, of which {len(took_s)} were measured now"
+        f"the whole run takes about {duration(whole_s)} on this machine, less what pruning and smaller images save "
+        f"and without its evaluations: {rounds} rounds of {exchanges.steps} exchanges, of which {len(took_s)} were "
+        "measured now"
     )

@@ -83,6 +83,7 @@ def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -
     ``load_run_with_data``.
     """
     config, sections = _whole_run(run_dir)
+    check_whole_images(run_dir, sections[SERVER].get("reports", {}))
     own = sections[SERVER]
     if not with_data and not all("raw" in state for name, state in sections.items() if name != SERVER):
         try:
@@ -156,6 +157,7 @@ def load_party(run_dir: Path, done: int | None = None) -> tuple[FeatureParty, So
         return None
     config, name = run.config, state["name"]
     source = open_source(config)
+    check_whole_images(run_dir, {state["name"]: state})
     if "raw" not in state:
         raise ConfigError(
             f"{run_dir}: was trained by an earlier version, which kept too little to export it; train again"
@@ -164,6 +166,15 @@ def load_party(run_dir: Path, done: int | None = None) -> tuple[FeatureParty, So
     party = build_party(name, prepared, None, config, start_runtime(config))
     party.load_finished(state)
     return party, source, raw
+
+
+def check_whole_images(run_dir: Path, states: Mapping[str, State]) -> None:
+    """Raise ConfigError, given parties' states or last reports, for a model trained on smaller images so far."""
+    if smaller := [name for name, state in states.items() if state.get("resolution", 1.0) < 1]:
+        raise ConfigError(
+            f"{run_dir}: {smaller[0]} has trained on smaller images so far (lightweighting.resolution); train on to "
+            "the end: lvfl train with --resume"
+        )
 
 
 def _whole_state(run_dir: Path, name: str, state: State) -> State:

@@ -34,6 +34,7 @@ SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "model in GMAC per sample": ("macs_per_sample", 1e-9),
     "alpha": ("alpha", 1.0),
     "beta": ("beta", 1.0),
+    "resolution": ("resolution", 1.0),
     "own work in seconds": ("train_time_s", 1.0),
     "an exchange in seconds": ("exchange_s", 1.0),
 }

@@ -65,6 +65,10 @@ class Consent:
             raise MessageError(f"round {round_index} is ordered, {self.terms.rounds} rounds are agreed")
         if ordered.alpha > most:
             raise MessageError(f"alpha {ordered.alpha:g} is ordered, at most {most:g} is agreed")
+        own = 1.0 if self.terms.resolution is None else value_at(self.terms.resolution, round_index)
+        size, smallest = ordered.resolution or 1.0, self.bounds.resolution or own
+        if size < smallest:
+            raise MessageError(f"resolution {size:g} is ordered, at least {smallest:g} is agreed")
         if ordered.beta < least:
             raise MessageError(f"beta {ordered.beta:g} is ordered, at least {least:g} is agreed")
 
@@ -116,12 +120,13 @@ def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
         "rounds": terms.rounds,
         "alpha": max(terms.values_of(terms.alpha)),
         "beta": min(terms.values_of(terms.beta)),
+        "resolution": 1.0 if terms.resolution is None else min(terms.values_of(terms.resolution)),
         "evaluation_rows": terms.evaluation_rows,
     }
     lines: list[str] = []
     for what, value in offered.items():
         bound = getattr(bounds, what)
-        if bound is not None and (value < bound if what == "beta" else value > bound):
+        if bound is not None and (value < bound if what in ("beta", "resolution") else value > bound):
             lines.append(f"{what} {value:g} is offered, {bound:g} is the bound")
     return lines
 

@@ -142,6 +142,8 @@ class PartyMonitor:
         if report is None:
             return
         own = {tag: float(getattr(report, tag)) for tag in (*OF_REPORT, *self.macs)}
+        if self.config.lightweighting.sizes_of(self.name) or report.resolution:
+            own["resolution"] = report.resolution or 1.0
         self.macs = {what: before + own[what] for what, before in self.macs.items()}
         own |= {"train_time_s": report.elapsed_s, "savings_compute": savings(*self.macs.values())}
         metrics = self._round | {f"{tag}/{self.name}": value for tag, value in own.items()} | (tested or {})

@@ -44,18 +44,19 @@ class PartyWorker(Worker[FeatureParty]):
 
     def __post_init__(self) -> None:
         self._agenda: Agenda
-        self._samples: Samples
-        """Prepared samples to evaluate."""
+        self._samples: Samples | None = None
+        """Prepared samples to evaluate in place of the test samples."""
         self._branch: set[int] = set()
         self._trained: int | None = None
         """Rounds done when this session last completed one."""
 
     def _handle(self, request: Message) -> Message:
         assert self.party is not None, "a session begins with restore"
-        reply = self.party.handle(request, self._samples)
+        samples = self.party.test if self._samples is None else self._samples  # its images may change their size
+        reply = self.party.handle(request, samples)
         if request.kind == Kind.END_ROUND:
             self._trained = request.round_index + 1
-        self.on_answer(self.party, self._samples, request, reply)
+        self.on_answer(self.party, samples, request, reply)
         return reply
 
     def _admit(self, order: Message) -> None:
@@ -82,7 +83,7 @@ class PartyWorker(Worker[FeatureParty]):
         self._agenda = Agenda(party.name, party.steps, party.config.training.staleness, restore.as_of)
         if self.wanted is not None:
             self.on_wanted(party)
-        self._samples = party.test if self.wanted is None else prepare_samples(party.preparation, self.wanted)
+        self._samples = None if self.wanted is None else prepare_samples(party.preparation, self.wanted)
         if self.consent is not None:
             self.consent.start_session()
         return party

@@ -6,7 +6,7 @@ party with missing rows is counted with its mean number of rows in a batch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vfl.core.costs.schedule import Ratios
@@ -71,6 +71,8 @@ class Forecast:
     """The others' embeddings are forwarded to a party."""
     head_bytes: int
     """Bytes of the head, if it is sent once a round."""
+    smaller: Mapping[str, Mapping[float, ByAlpha]] = field(default_factory=dict[str, Mapping[float, ByAlpha]])
+    """``macs`` of smaller images, by party and resolution below 1."""
 
     def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float], before: Ratios | None = None) -> Cost:
         """Return the cost of a round to a party with these ratios if the others have these ``betas``.
@@ -80,9 +82,10 @@ class Forecast:
         # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
         others = (self.frame_bytes(other, betas[other]) for other in self.macs if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
-        repeated = self._repeated(name, ratios.alpha, before.alpha) if before else 0
+        macs = self.macs[name] if ratios.resolution == 1 else self.smaller[name][ratios.resolution]
+        repeated = self._repeated(name, macs, ratios.alpha, before.alpha) if before else 0
         return Cost(
-            round(self.work.passes * self.rows[name] * self.macs[name][ratios.alpha]) + repeated,
+            round(self.work.passes * self.rows[name] * macs[ratios.alpha]) + repeated,
             self.work.exchanges * down + self.head_bytes,
             self.work.exchanges * self.frame_bytes(name, ratios.beta),
         )
@@ -92,6 +95,5 @@ class Forecast:
         betas = {name: each.beta for name, each in ratios.items()}
         return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.macs}
 
-    def _repeated(self, name: str, alpha: float, before: float) -> int:
-        macs = self.macs[name]
+    def _repeated(self, name: str, macs: ByAlpha, alpha: float, before: float) -> int:
         return round(self.work.under_way * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0

@@ -18,7 +18,7 @@ from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.forecast import ALPHAS, ByAlpha, Forecast, Workload
 from vfl.core.embeddings import EmbeddingReceiver
 from vfl.core.head import HeadTrainer
-from vfl.messages.control import Prices
+from vfl.messages.control import AskedRatios, Prices
 from vfl.messages.messages import Message, Part, PartKind
 
 
@@ -27,6 +27,7 @@ def build_forecast(
     work: Workload,
     rows: Mapping[str, float],
     macs: Mapping[str, ByAlpha],
+    smaller: Mapping[str, Mapping[float, ByAlpha]],
     parameters: Mapping[str, ByAlpha],
     receiver_of: Mapping[str, EmbeddingReceiver],
     trainer: HeadTrainer,
@@ -51,31 +52,39 @@ def build_forecast(
         frame = gradient_compressor(config.wire).compress(gradient_BD, config.wire.gradients.beta)
         return Part(PartKind.GRADIENT, frame).size
 
-    return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+    head_once = 0 if broadcast else head_bytes
+    return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, head_once, smaller)
 
 
-def model_costs(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
+def model_costs(
+    model: nn.Module,
+    pruner: Pruner,
+    example: tuple[Tensor, ...],
+    smaller: Sequence[tuple[Tensor, ...]],
+    alphas: Sequence[float],
+) -> Prices:
     """Return the cost of a party's model at each of some ascending ratios, by pruning a copy of it.
 
-    ``example`` is a batch of one sample.
+    ``example`` is a batch of one sample, ``smaller`` the same at each resolution asked about.
     """
     # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model is
     # the copy.
     model, pruner = copy.deepcopy((model, pruner))
-    macs: list[int] = []
+    macs: list[list[int]] = []
     parameters: list[int] = []
     for alpha in alphas:
         if pruner.original_widths:
             pruner.prune_to(alpha)
-        macs.append(count_macs(model, *example))
+        macs.append([count_macs(model, *each) for each in (example, *smaller)])
         parameters.append(count_parameters(model))
-    return Prices(macs_per_sample=tuple(macs), parameters=tuple(parameters))
+    whole, *others = zip(*macs, strict=True) if macs else ((),)
+    return Prices(macs_per_sample=whole, parameters=tuple(parameters), smaller=tuple(others) or None)
 
 
-def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:
+def checked_prices(asked: AskedRatios, reply: Message) -> Prices:
     """Return a party's prices. Raises MessageError if they are not those asked for."""
     prices = Prices.of(reply)
-    prices.check(alphas)
+    prices.check(asked.alphas, asked.resolutions or ())
     return prices
 
 

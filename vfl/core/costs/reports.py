@@ -32,6 +32,9 @@ CLOCKS = 1.01
 LEAST_KEPT = 2 / 3
 """Least share of the (1 - alpha) * width channels that remains of a layer after rounding."""
 
+LEAST_SIDE = 0.4
+"""Least share of resolution * side pixels that remains of a side of a map after pooling: 1 of less than 2.5."""
+
 
 @dataclass
 class Reports:
@@ -97,12 +100,14 @@ def check_report(
 
     ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
     clock. The server does not know a model's size (its inputs are the party's own): the first report tells it, and
-    later ones must agree. Multiply-accumulates are exact for alpha = 0; for a larger alpha they are bounded.
+    later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole images, else they are bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
     replays = assigned.head_digest is not None
     _check(replays == (report.head_drift is not None), f"head_drift {report.head_drift}")
+    told = f"resolution {report.resolution or 1:g} where {assigned.resolution or 1:g} was assigned"
+    _check(report.resolution == assigned.resolution, told)
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
     if sum(samples):
         forwards = sum(samples) * work.passes_per_exchange
@@ -123,6 +128,8 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {forwards} passes")
     # Squared: a layer loses outputs, and inputs with the layer before it.
     least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
+    if report.resolution is not None:  # squared: of both sides of the image
+        least *= (LEAST_SIDE * report.resolution) ** 2
     _check(
         least <= report.macs_per_sample <= unpruned,
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
@@ -134,10 +141,13 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
 
 
 def _check_size(report: RoundReport, before: RoundReport) -> None:
-    """Raise MessageError unless the size is equal to the last one at the same alpha, else no larger at a larger."""
+    """Raise MessageError unless the size is equal to the last one at the same alpha, else no larger at a larger.
+
+    Multiply-accumulates are compared with those of images of the same size alone.
+    """
     same, above = report.alpha == before.alpha, report.alpha > before.alpha
     agree = operator.eq if same else operator.le if above else operator.ge  # below: back from an older checkpoint
-    for key in ("macs_per_sample", "parameters"):
+    for key in ("macs_per_sample", "parameters") if report.resolution == before.resolution else ("parameters",):
         now, then = getattr(report, key), getattr(before, key)
         _check(agree(now, then), f"{key} {now} at alpha {report.alpha:g} after {then} at alpha {before.alpha:g}")
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vfl.base.errors import ConfigError
 from vfl.base.spelling import nearest
+from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.schedules import PartySchedule, schedule_of, value_at
 
 
@@ -17,6 +18,8 @@ class Ratios(NamedTuple):
     """Reason for a choice based on measurements."""
     exchange_s: float | None = None
     """Expected seconds of an exchange with these ratios."""
+    resolution: float = 1.0
+    """Share of the sides of the party's images: the owner's schedule alone, no function chooses it."""
 
 
 class Spent(NamedTuple):
@@ -68,6 +71,14 @@ def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str])
     return lambda round_index, _: {
         party: Ratios(value_at(alpha, round_index), value_at(beta, round_index))
         for party, (alpha, beta) in schedules.items()
+    }
+
+
+def with_resolutions(ratios: Mapping[str, Ratios], config: LightweightingConfig, round_index: int) -> dict[str, Ratios]:
+    """Return ratios with the resolutions that the configuration gives for a round."""
+    return {
+        party: each._replace(resolution=value_at(config.resolution_of(party), round_index))
+        for party, each in ratios.items()
     }
 
 

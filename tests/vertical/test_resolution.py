@@ -1,0 +1,227 @@
+"""Smaller images in the first rounds: what is trained, evaluated and counted, and what is refused."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from shorthand import parties_of
+from torch import Tensor, nn
+
+from vfl.config import ConfigError
+from vfl.core.augmentation import shifted
+from vfl.core.batches import batch_rows
+from vfl.core.party import FeatureParty
+from vfl.core.reference import Reference
+from vfl.core.resolution import resized_images
+from vfl.core.server import HeadServer
+from vfl.plan.plan import measured_time, plan_tables, planned_rounds
+
+TWO = {"partition": {"rows": 1, "columns": 2}}
+"""Two parties, with images of 32 x 16 pixels."""
+HALF_FIRST = {"resolution": {0: 0.5, 2: 1.0}}
+PLAIN = {
+    "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
+    "head": {"hidden": [16]},
+}
+
+
+def mean_of_blocks(images: Tensor, side: int) -> Tensor:
+    """Average blocks of side x side pixels of images [N, C, H, W]."""
+    return images.unfold(2, side, side).unfold(3, side, side).mean(dim=(4, 5))
+
+
+def counted(party: FeatureParty, features: Tensor) -> int:
+    """Multiply-accumulates of one of these samples in a party's present model, from weights and outputs."""
+    total = 0
+
+    def add(layer: Any, inputs: Any, output: Tensor) -> None:
+        nonlocal total
+        fan_in = layer.weight.numel() // layer.weight.shape[0]
+        total += output[0].numel() * fan_in
+
+    model = copy.deepcopy(party.model).eval()
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(add)
+    with torch.no_grad():
+        model(features[:1])
+    return total
+
+
+def shapes_seen(party: FeatureParty) -> list[tuple[int, ...]]:
+    """Return a list to which every later forward pass of a party's model adds an image's sides."""
+    sides: list[tuple[int, ...]] = []
+    party.model.register_forward_pre_hook(lambda model, inputs: sides.append(tuple(inputs[0].shape[2:])))
+    return sides
+
+
+def test_images_are_averaged_over_areas():
+    images = torch.randn(5000, 1, 6, 4)  # more than are resized at once
+    torch.testing.assert_close(resized_images(images, 0.5), mean_of_blocks(images, 2))
+    assert resized_images(images[:3], 0.3).shape == (3, 1, 2, 1)
+    assert resized_images(images[:0], 0.5).shape == (0, 1, 3, 2)
+
+
+@pytest.mark.parametrize("shift", [0, 2])
+def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
+    training = {"labels": "server", "local_iterations": 2}
+    data = TWO | {"augmentation": {"shift": shift}}
+    server: HeadServer = build(models=PLAIN, data=data, training=training, lightweighting=HALF_FIRST)
+    parties = parties_of(server)
+    naive = Reference(
+        [copy.deepcopy(party.model) for party in parties],
+        copy.deepcopy(server.trainer.head),
+        [],
+        server.exchanges.labels_N,
+        iterations=2,
+        beta=0.0,
+        labels="server",
+        learning_rate=0.05,
+        momentum=0.9,
+    )
+    for round_index in range(3):
+        server.train_round(round_index)
+        for exchange, rows in enumerate(batch_rows(3, round_index, 3, 48, 16)):
+            whole = [party.data.train.features for party in parties]
+            naive.features = whole if round_index == 2 else [mean_of_blocks(each, 2) for each in whole]
+            for number, party in enumerate(parties):
+                every = party.views.shifts(torch.arange(48), round_index, exchange)
+                assert (every is not None) == (shift > 0)
+                if every is not None:  # by pixels of the smaller image
+                    naive.features[number] = shifted(naive.features[number], every)
+            naive.exchange(rows)
+    for party, model in zip(parties, naive.models, strict=True):
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(party.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str):
+    server: HeadServer = build(
+        models={"feature": {"kind": "vgg11", "width": 0.05, "embedding_size": 8}, "head": {"hidden": [16]}},
+        training={"labels": labels, "local_iterations": 2, "staleness": 1},
+        lightweighting={
+            "resolution": {"party_1": {0: 0.5, 2: 1.0}, "party_2": {1: 0.25, 2: 0.7, 3: 1.0}},
+            "alpha": {"party_1": {1: 0.3, 2: 0.5}, "party_2": {1: 0.4}, "party_3": 0.4},
+        },
+    )
+    parties, sizes = parties_of(server), {"party_1": (0.5, 0.5, 1, 1), "party_2": (1, 0.25, 0.7, 1)}
+    for round_index, forecast in enumerate(planned_rounds(server, server.price_list.forecast)):
+        before = copy.deepcopy(server.ledger.costs)
+        metrics = server.train_round(round_index)
+        for party in parties:
+            resolution = sizes.get(party.name, (1,) * 4)[round_index]
+            assert metrics[f"resolution/{party.name}"] == resolution
+            features = party.data.train.features
+            expected = counted(party, features if resolution == 1 else resized_images(features, resolution))
+            assert metrics[f"macs_per_sample/{party.name}"] == expected
+            now, then = server.ledger.costs[party.name], before[party.name]
+            assert now.train_macs - then.train_macs == forecast[party.name].macs
+            assert now.unpruned_train_macs - then.unpruned_train_macs == 3 * 16 * 6 * party.unpruned_macs
+    assert all(party.unpruned_macs > party.macs for party in parties[:3])
+
+
+def test_a_plan_tells_what_smaller_images_save(build):
+    fresh: HeadServer = build(models=PLAIN, lightweighting=HALF_FIRST)
+    *_, total = plan_tables(fresh, parties_of(fresh))
+    for round_index in range(4):
+        fresh.train_round(round_index)
+    planned, saved = str([*total.columns[2].cells][-1]), fresh.summary()["savings"]["compute"]
+    assert float(planned.rstrip("%")) / 100 == pytest.approx(saved, abs=0.005)
+    assert saved > 0.3
+
+
+def test_a_plan_measures_exchanges_of_whole_images(build):
+    server = build(lightweighting=HALF_FIRST)
+    sides = shapes_seen(parties_of(server)[0])
+    assert "smaller images save" in measured_time(server)
+    assert set(sides) == {(16, 16)}
+
+
+def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
+    settings = HALF_FIRST | {"alpha": {2: 0.3}}
+    server: HeadServer = build(lightweighting=settings, evaluation={"batch_statistics": "both"})
+    party = parties_of(server)[0]
+    sides, small = shapes_seen(party), resized_images(party.data.test.features, 0.5)
+    before: dict[str, float] = {}
+    for round_index, side in enumerate((8, 8, 16, 16)):
+        metrics = server.train_round(round_index)
+        if round_index == 2:  # both tests of the pruning are of its round's images
+            assert metrics["loss/test_before_pruning"] != before["loss/test"]
+        before = server.evaluate()
+        assert set(sides) == {(side, side)}
+        sides.clear()
+        assert torch.equal(party.test.features, small) == (side == 8)
+    assert party.train is party.data.train
+    assert party.test is party.data.test
+
+
+@pytest.mark.parametrize(("done", "staleness"), [(1, 1), (2, 0), (3, 1)])
+def test_a_resumed_run_is_the_uninterrupted_one(build, done: int, staleness: int):
+    sections = {
+        "data": TWO | {"augmentation": {"shift": 1}},
+        "training": {"staleness": staleness, "local_iterations": 2},
+        "lightweighting": HALF_FIRST | {"alpha": {1: 0.3, 3: 0.5}, "beta": 0.3},
+    }
+    whole, resumed = build(**sections), build(**sections)
+    for round_index in range(done):
+        whole.train_round(round_index)
+        whole.evaluate()
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for server in (whole, resumed):
+        for round_index in range(done, 4):
+            rows = server.train_round(round_index) | server.evaluate()
+        server.last = {tag: value for tag, value in rows.items() if not tag.startswith("train_time_s")}
+    assert whole.last == resumed.last
+    summaries = whole.summary(), resumed.summary()
+    for summary in summaries:
+        for party in summary["parties"].values():
+            del party["train_time_s"]
+    assert summaries[0] == summaries[1]
+
+
+def test_whole_images_have_the_bits_and_bytes_of_none(build):
+    servers = [build(lightweighting=each) for each in ({}, {"resolution": 1.0}, {"resolution": {"party_1": {0: 1}}})]
+    rows = [server.train_round(0) for server in servers]
+    digests = {server.summary()["model_digest"] for server in servers}
+    assert len(digests) == 1
+    assert len({row["downlink_bytes/party_1"] for row in rows}) == 1
+    assert not any(tag.startswith("resolution/") for row in rows[:2] for tag in row)
+    other = build(lightweighting={"resolution": {0: 0.5, 1: 1.0}})
+    other.train_round(0)
+    assert other.summary()["model_digest"] not in digests
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({"lightweighting": {"resolution": 0.5}}, r"0\.5 for party_1 in the last of 4 rounds; end with {ROUND: 1\.0}"),
+        ({"lightweighting": {"resolution": {0: 0.5, 4: 1.0}}}, r"0\.5 for party_1 in the last of 4 rounds"),
+        ({"lightweighting": {"resolution": {"party_2": {0: 1, 1: 0.5}}}}, r"0\.5 for party_2 in the last"),
+        ({"lightweighting": {"resolution": {0: 0.0, 1: 1}}}, r"0\.0 is outside \(0, 1\]"),
+        ({"lightweighting": {"resolution": {0: 1.5, 1: 1}}}, r"1\.5 is outside \(0, 1\]"),
+        ({"lightweighting": {"resolution": {"party_9": 1.0}}}, "no party is called 'party_9'"),
+        (
+            {"lightweighting": HALF_FIRST | {"controller": "deadline", "seconds_per_exchange": 1}},
+            r"set lightweighting\.controller=fixed",
+        ),
+        (
+            {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}}},
+            r"0\.5 leaves party_1 images of 8 x 8 pixels, which its model cannot read",
+        ),
+        (
+            {"data": {"dataset": {"kind": "breast_cancer"}}},
+            "only images have one, the data are tables; leave it out",
+        ),
+    ],
+)
+def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line: str):
+    with pytest.raises(ConfigError, match=rf"^lightweighting\.resolution: .*{line}") as caught:
+        build(**{"lightweighting": HALF_FIRST} | sections)
+    assert "\n" not in str(caught.value)
+
+
+def test_patience_could_end_with_smaller_images(build):
+    with pytest.raises(ConfigError, match=r"^training\.patience: could end the training before"):
+        build(lightweighting=HALF_FIRST, training={"patience": 2})
