@@ -58,8 +58,8 @@ class ConvolutionalFeatures(nn.Module):
     Each block of `blocks` lists the channels of its convolutions (stride 1, padding 1, ReLU). A 2x2 max-pool
     follows a block only while both sides are at least 2 pixels, so that any image size works; what is left of
     the image after the last block is averaged. Images smaller than those of `spec` are embedded as well.
-    `embedding` has neither ReLU nor dropout after it: the head sees signed values. With `batch_norm` the convolutions have no
-    bias, which the normalization would cancel.
+    `embedding` has neither ReLU nor dropout after it: the head sees signed values. With `batch_norm` the convolutions
+    have no bias, which the normalization would cancel.
 
     Raises ValueError for features other than images, a size below 1 or a width that is not positive.
     """

@@ -187,7 +187,7 @@ def open_server(
     """Return the server of a finished run, and its identity. Raises ValueError as ``serve_predictions``."""
     trained = read_checkpoint(run_dir)
     check_run(run_dir, config, resume=True)
-    check_whole_images(run_dir, trained.sections[SERVER]["reports"])
+    check_whole_images(run_dir, trained.sections[SERVER].get("reports", {}))
     if not read_run_id(run_dir):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")
     tls = load_identity(SERVER, config.network, insecure=insecure)

@@ -29,6 +29,7 @@ TYPES = {
     "Step": "number from 0.36 to 8",
     "Probability": "number above 0, up to 1",
     "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
+    "ResolutionSchedule": "share above 0, up to 1, `{round: share}`, or either by party",
     "RateSchedule": "number, or `{round: number}`",
     "KeyColumns": "column, or a list of columns",
     "ClassWeights": "balanced, or `{class: number above 0}`",

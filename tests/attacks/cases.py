@@ -238,6 +238,9 @@ FRAMES = {
 REPORTS = {
     "an alpha not assigned": Case("END_ROUND", control(REPORT, "alpha", "0.5"), "alpha 0.5 where 0 was assigned"),
     "a beta not assigned": Case("END_ROUND", control(REPORT, "beta", "0.0"), "beta 0 where 0.3 was assigned"),
+    "images not assigned": Case(
+        "END_ROUND", control(REPORT, "resolution", "0.5"), "resolution 0.5 where 1 was assigned"
+    ),
     "fewer MACs than alpha leaves": Case("END_ROUND", control(REPORT, "macs_per_sample", "999"), "macs_per_sample 999"),
     "MACs that do not add up": Case("END_ROUND", control(REPORT, "train_macs", "1"), "train_macs 1 for 1000 a sample"),
     "no dense MACs": Case("END_ROUND", control(REPORT, "unpruned_train_macs", "0"), "macs_per_sample 1000 of 0"),

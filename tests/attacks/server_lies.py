@@ -108,6 +108,7 @@ CASES: dict[str, Case] = {
     "welcome: more rounds": Case("welcome", terms(rounds=3), r"rounds 3 \(here 2\)"),
     "welcome: stronger pruning": Case("welcome", terms(alpha=0.9), r"alpha .*0.9.* \(here .*0.2"),
     "welcome: everything sent": Case("welcome", terms(beta={"0": 0.5, "1": 0.0}), r"beta .*1: 0.0"),
+    "welcome: smaller images": Case("welcome", terms(resolution={"0": 0.5, "1": 1}), r"resolution .*0: 0.5.*None"),
     "welcome: more rows": Case("welcome", terms(evaluation_rows=41), r"evaluation_rows 41 \(here 40\)"),
     "welcome: no welcome": Case("welcome", control(GOODBYE), "GOODBYE came where WELCOME is due"),
     "welcome: twice": Case("restore", welcome(), "WELCOME came again"),
@@ -159,6 +160,9 @@ CASES: dict[str, Case] = {
         "START_ROUND", start_round('{"alpha":0.2,"beta":0.5,"head_digest":"x"}'), "head_digest"
     ),
     "START_ROUND: alpha beyond": Case("START_ROUND", start_round('{"alpha":0.3,"beta":0.5}'), "at most 0.2 is agreed"),
+    "START_ROUND: smaller images": Case(
+        "START_ROUND", start_round('{"alpha":0.2,"beta":0.5,"resolution":0.5}'), "at least 1 is agreed"
+    ),
     "START_ROUND: beta beyond": Case("START_ROUND", start_round('{"alpha":0.2,"beta":0.4}'), "at least 0.5 is agreed"),
     "START_ROUND: a round beyond": Case(
         "START_ROUND", lambda orders: orders.start_round(round=2), "2 rounds are agreed"

@@ -1,8 +1,11 @@
 """What costs a party's owner processor time is ordered within a round as often as the training needs it."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from vfl.config import parse_config
+from vfl.config.network import ConsentConfig
 from vfl.messages.control import AskedRatios, RoundStart
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms
@@ -25,3 +28,27 @@ def test_prices_for_which_a_model_is_pruned_are_told_once_in_a_round():
     consent.check(prices)
     consent.start_session()
     consent.check(prices)
+
+
+@pytest.mark.parametrize(
+    ("own", "bound", "ordered", "agreed"),
+    [
+        ({0: 0.5, 1: 1.0}, None, 0.5, True),
+        ({0: 0.5, 1: 1.0}, None, 0.4, False),
+        ({0: 0.5, 1: 1.0}, 0.7, 0.5, False),
+        (1.0, None, 0.5, False),
+        (1.0, 0.5, 0.5, True),
+        (1.0, 0.5, None, True),
+    ],
+)
+def test_images_are_no_smaller_than_the_owner_agreed_to(own, bound: float | None, ordered: float | None, agreed: bool):
+    config = parse_config({"name": "agreed", "lightweighting": {"resolution": own}})
+    consent = Consent(Terms.of(config, "party_1", evaluation_rows=10), ConsentConfig(resolution=bound))
+    start = order(Kind.START_ROUND, RoundStart(alpha=0.0, beta=0.0, resolution=ordered))
+    with nullcontext() if agreed else pytest.raises(MessageError, match=r"^resolution 0\.\d is ordered, at least"):
+        consent.check(start)
+
+
+def test_whole_images_are_the_terms_that_they_were():
+    text = Terms.of(CONFIG, "party_1", evaluation_rows=10).text()
+    assert text == '{"alpha": {"0": 0.0}, "beta": {"0": 0.0}, "evaluation_rows": 10, "rounds": 10}'

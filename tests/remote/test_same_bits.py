@@ -82,16 +82,19 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
         assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"
 
 
-def test_shifted_images_and_rates_by_name_are_the_same_in_processes(federate, in_process):
+def test_shifted_and_smaller_images_and_rates_by_name_are_the_same_in_processes(federate, in_process):
     named = {"learning_rate": 0.05, "schedule": "one_cycle", "momentum": 0.9}
     sections = {
         "data": {"augmentation": {"shift": 2, "from": 1}},
         "training": {"optimizer": named, "label_smoothing": 0.1, "steps_per_round": 4},
-        "lightweighting": {"error_feedback": False},
+        "lightweighting": {"error_feedback": False, "resolution": {"party_1": {0: 0.5, 2: 1.0}}},
     }
     federation = federate(**sections)
     federation.run()
-    assert federation.outcome() == in_process(**sections)
+    assert federation.outcome() == (expected := in_process(**sections))
+    assert [row["resolution/party_1"] for row in expected["rows"]] == [0.5, 0.5, 1.0]
+    own = (federation.folder / "party_1" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["resolution/party_1"] for row in own] == [0.5, 0.5, 1.0]
 
 
 def test_a_controller_decides_alike_wherever_parties_are(federate, in_process):

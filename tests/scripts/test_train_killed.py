@@ -37,7 +37,12 @@ EXPERIMENT = {
         "optimizer": {"learning_rate": 0.05, "momentum": 0.9},
     },
     # Pruned before a kill in round 2, and again after it.
-    "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": {0: 0.3, 2: 0.6}, "error_feedback": True},
+    "lightweighting": {
+        "alpha": {1: 0.2, 3: 0.5},
+        "beta": {0: 0.3, 2: 0.6},
+        "error_feedback": True,
+        "resolution": {"party_1": {0: 0.5, 3: 1.0}},
+    },
     "checkpoint": {"every": 1},
 }
 
@@ -110,9 +115,10 @@ def uninterrupted(fork_server, tmp_path_factory: pytest.TempPathFactory) -> dict
     ended = runner.from_scratch()
     assert (ended.code, ended.err) == (0, "")
     outcome = runner.outcome()
-    # What a wrong resume would have to get right: both prunings, changing sparsity, sparse differences.
+    # What a wrong resume would have to get right: both prunings, changing sparsity, sparse differences, image sizes.
     assert [row["alpha/party_1"] for row in outcome["rows"]] == [0.0, 0.2, 0.2, 0.5]
     assert [row["beta/party_1"] for row in outcome["rows"]] == [0.3, 0.3, 0.6, 0.6]
+    assert [row["resolution/party_1"] for row in outcome["rows"]] == [0.5, 0.5, 0.5, 1.0]
     return outcome
 
 

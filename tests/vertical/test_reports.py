@@ -83,3 +83,23 @@ def test_a_model_is_as_large_at_a_ratio_as_it_was(alpha: float, more: bool, fewe
         refused = nullcontext() if may else pytest.raises(MessageError, match=f"^Report: {key} .* after ")
         with refused:
             check_report(now, RoundStart(alpha=alpha, beta=0.3), before, WORK, SAMPLES, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({}, None),
+        ({"resolution": None}, "resolution 1 where 0.5 was assigned"),
+        ({"resolution": 0.4}, "resolution 0.4 where 0.5 was assigned"),
+        ({"macs_per_sample": 39}, "macs_per_sample 39 of 1000 at alpha 0"),
+        ({"macs_per_sample": DENSE + 1}, "macs_per_sample 1001 of 1000 at alpha 0"),
+        ({"parameters": 9}, "parameters 9 at alpha 0 after 10"),
+    ],
+)
+def test_smaller_images_cost_no_more_and_no_less_than_their_sides_allow(told: dict[str, Any], line: str | None):
+    before = report(alpha=0.0, macs_per_sample=DENSE, train_macs=FORWARDS * DENSE)
+    told = {"alpha": 0.0, "resolution": 0.5, "macs_per_sample": 250} | told
+    small = report(train_macs=FORWARDS * told["macs_per_sample"], **told)
+    refused = pytest.raises(MessageError, match=f"^Report: {line}") if line else nullcontext()
+    with refused:
+        check_report(small, RoundStart(alpha=0.0, beta=0.3, resolution=0.5), before, WORK, SAMPLES, 2.0)

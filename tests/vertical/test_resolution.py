@@ -170,6 +170,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(build, done: int, staleness: int
         whole.evaluate()
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
     for server in (whole, resumed):
+        rows: dict[str, float] = {}
         for round_index in range(done, 4):
             rows = server.train_round(round_index) | server.evaluate()
         server.last = {tag: value for tag, value in rows.items() if not tag.startswith("train_time_s")}

@@ -54,7 +54,8 @@ class AugmentationConfig(Section):
 
     shift: Count = 0
     """Images only: largest shift in pixels, up or down and left or right, drawn anew for each row and pass; what moves
-    in is 0, the training images' mean. 0: none. It costs no messages and no multiply-accumulates."""
+    in is 0, the training images' mean. 0: none. It costs no messages and no multiply-accumulates. With
+    lightweighting.resolution they are pixels of the round's images."""
     begin: Annotated[Count, Field(alias="from")] = 0
     """First round with it."""
 

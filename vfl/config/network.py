@@ -51,7 +51,7 @@ class ConsentConfig(Section):
     beta: Fraction | None = None
     """Smallest beta, the least sparsification of the embeddings that the party sends."""
     resolution: Probability | None = None
-    """Smallest resolution, the least detail of this party's images; the owner's images themselves never travel."""
+    """Smallest resolution, the smallest images on which this party's model trains."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     importance: bool = False

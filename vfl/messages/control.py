@@ -122,7 +122,7 @@ class RoundReport(Control):
     """Largest alpha reached so far."""
     beta: Ratio
     resolution: Resolution | None = None
-    """As in the round's assignment."""
+    """Share of the sides of the images; None: whole ones."""
     macs_per_sample: Count
     parameters: Count
     train_macs: Count
