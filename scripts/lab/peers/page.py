@@ -195,8 +195,9 @@ def of_ef_vfl() -> tuple[list[Sequence[str]], str]:
             ahead.append(name)
     if ahead:
         return rows, f"{', '.join(ahead)} is as accurate as ours in 4 bits at fewer bytes"
-    said = "none of theirs that were run is as accurate as ours in 4 bits at fewer bytes"
-    return rows, said if len(own) < len(means) else "theirs was not run"
+    run = ", ".join(name for name in means if name not in own)
+    said = f"of theirs {run} alone was run; it is not as accurate as ours in 4 bits at fewer bytes"
+    return rows, said if run else "theirs was not run"
 
 
 def of_one_exchange() -> tuple[list[Sequence[str]], list[str]]:
