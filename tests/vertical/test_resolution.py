@@ -1,13 +1,16 @@
 """Smaller images in the first rounds: what is trained, evaluated and counted, and what is refused."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
 import torch
 from shorthand import parties_of
+from tiny_training import TINY
 from torch import Tensor, nn
 
+import vfl
 from vfl.config import ConfigError
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
@@ -15,6 +18,8 @@ from vfl.core.party import FeatureParty
 from vfl.core.reference import Reference
 from vfl.core.resolution import resized_images
 from vfl.core.server import HeadServer
+from vfl.models.convolution import vgg11, vgg16
+from vfl.models.features import Features, ModelSpec
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds
 
 TWO = {"partition": {"rows": 1, "columns": 2}}
@@ -221,6 +226,39 @@ def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line
     with pytest.raises(ConfigError, match=rf"^lightweighting\.resolution: .*{line}") as caught:
         build(**{"lightweighting": HALF_FIRST} | sections)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [vgg11, vgg16])
+@pytest.mark.parametrize("sides", [(8, 8), (12, 12), (1, 5)])
+def test_vgg_embeds_images_smaller_than_those_it_was_built_for(depth, sides: tuple[int, int]):
+    torch.manual_seed(0)
+    model = depth(ModelSpec(Features("images", (3, 16, 16)), 8, width=0.05, batch_norm=False))
+    whole, small = torch.randn(2, 3, 16, 16), torch.randn(2, 3, *sides)
+    assert model(small).isfinite().all()
+    assert model(small).shape == (2, 8)
+    pooled = whole
+    for layer in model.features:  # of today's sides a pool is PyTorch's own, bit for bit
+        pooled = nn.functional.max_pool2d(pooled, 2) if isinstance(layer, nn.MaxPool2d) else layer(pooled)
+    assert torch.equal(model.embedding(pooled.flatten(1)), model(whole))
+
+
+def test_a_run_that_is_not_done_with_smaller_images_is_not_used_yet(tmp_path):
+    class Interrupted(vfl.Callback):
+        def on_round(self, loop: Any, round_index: int, metrics: Any) -> None:
+            if round_index == 1:
+                raise KeyboardInterrupt
+
+    file, run = tmp_path / "tiny.yaml", tmp_path / "run"
+    file.write_text(json.dumps(TINY | {"lightweighting": {"resolution": {0: 0.5, 3: 1.0}}}))
+    with pytest.raises(KeyboardInterrupt):
+        vfl.train(file, run_dir=run, callbacks=[Interrupted()])
+    with pytest.raises(
+        ConfigError, match=r"party_1 has trained on smaller images so far .*train on to the end"
+    ) as told:
+        vfl.Run(run).predict()
+    assert "\n" not in str(told.value)
+    vfl.train(file, run_dir=run, resume=True)
+    assert len(vfl.Run(run).predict()) == 40
 
 
 def test_patience_could_end_with_smaller_images(build):
