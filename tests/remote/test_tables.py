@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import struct
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 
 from .relay import Relay
+from .service import Service
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SAME = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "downlink_bytes")
@@ -85,6 +87,16 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
     told = predict_in_process(tmp_path / "whole", None, [], "refuse", new).rows()
     assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
+
+    service = Service(federation, new, tmp_path / "whole")
+    service.start(SERVER, "bank", "shop")
+    service.until_ready("bank", "shop")
+    expected = service.predicted()
+    scores = service.score(*range(1000, 1020))
+    assert [score["probabilities"] for score in scores] == [expected[str(key)] for key in range(1000, 1020)]
+    for name in federation.names:
+        federation.signal(name, signal.SIGTERM)
+        federation.wait(name)
 
     config = str(federation.folder / "server.yaml")
     federation.launch("bank", [str(SCRIPTS / "party.py"), config, "--party", "clerk", "--run-dir", str(tmp_path / "c")])
