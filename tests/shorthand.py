@@ -1,8 +1,9 @@
 """What many tests make or look at: samples of one of our origins, feature models of images, a server's parties."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from vfl.config.data import DataConfig
 from vfl.core import feature_models
 from vfl.core.local import LocalLink
 from vfl.core.party import FeatureParty
+from vfl.core.reference import Reference
 from vfl.core.server import HeadServer
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
@@ -90,3 +92,18 @@ def parties_of(server: HeadServer) -> list[FeatureParty]:
     return [
         link.party for link in links_of(server) if isinstance(link, LocalLink) and isinstance(link.party, FeatureParty)
     ]
+
+
+def reference_of(server: HeadServer, labels: Literal["shared", "server"]) -> Reference:
+    """Algorithm 1 from the models that a server and its parties have now, two local iterations; give it features."""
+    return Reference(
+        [copy.deepcopy(party.model) for party in parties_of(server)],
+        copy.deepcopy(server.trainer.head),
+        [],
+        server.exchanges.labels_N,
+        iterations=2,
+        beta=0.0,
+        labels=labels,
+        learning_rate=0.05,
+        momentum=0.9,
+    )

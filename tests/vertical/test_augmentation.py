@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from shorthand import parties_of
+from shorthand import parties_of, reference_of
 from torch import Tensor
 
 from vfl.base.random import generator
@@ -16,7 +16,6 @@ from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
-from vfl.core.reference import Reference
 from vfl.core.server import HeadServer
 
 PLAIN = {
@@ -63,17 +62,7 @@ def test_all_local_iterations_of_a_batch_see_one_picture(build, labels: str):
     # Four exchanges of a round are two passes over 48 rows, the second of which draws anew.
     server: HeadServer = build(data=SHIFT, models=PLAIN, training=training(labels=labels, local_iterations=2))
     parties = parties_of(server)
-    naive = Reference(
-        [copy.deepcopy(party.model) for party in parties],
-        copy.deepcopy(server.trainer.head),
-        [],
-        server.exchanges.labels_N,
-        iterations=2,
-        beta=0.0,
-        labels="shared" if labels == "shared" else "server",
-        learning_rate=0.05,
-        momentum=0.9,
-    )
+    naive = reference_of(server, "shared" if labels == "shared" else "server")
     for round_index in range(2):
         server.train_round(round_index)
         for exchange, rows in enumerate(batch_rows(3, round_index, 4, 48, 16)):

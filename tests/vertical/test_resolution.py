@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from shorthand import parties_of
+from shorthand import parties_of, reference_of
 from tiny_training import TINY
 from torch import Tensor, nn
 
@@ -15,7 +15,6 @@ from vfl.config import ConfigError
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
-from vfl.core.reference import Reference
 from vfl.core.resolution import resized_images
 from vfl.core.server import HeadServer
 from vfl.models.convolution import vgg11, vgg16
@@ -74,17 +73,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
     data = TWO | {"augmentation": {"shift": shift}}
     server: HeadServer = build(models=PLAIN, data=data, training=training, lightweighting=HALF_FIRST)
     parties = parties_of(server)
-    naive = Reference(
-        [copy.deepcopy(party.model) for party in parties],
-        copy.deepcopy(server.trainer.head),
-        [],
-        server.exchanges.labels_N,
-        iterations=2,
-        beta=0.0,
-        labels="server",
-        learning_rate=0.05,
-        momentum=0.9,
-    )
+    naive = reference_of(server, "server")
     for round_index in range(3):
         server.train_round(round_index)
         for exchange, rows in enumerate(batch_rows(3, round_index, 3, 48, 16)):
