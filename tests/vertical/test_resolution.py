@@ -209,6 +209,10 @@ def test_whole_images_have_the_bits_and_bytes_of_none(build):
             {"data": {"dataset": {"kind": "breast_cancer"}}},
             "only images have one, the data are tables; leave it out",
         ),
+        (
+            {"data": {"dataset": {"kind": "breast_cancer"}}, "lightweighting": {"resolution": 0.5}},
+            "only images have one, the data are tables; leave it out",
+        ),
     ],
 )
 def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line: str):

@@ -331,11 +331,12 @@ class ExperimentConfig(Section):
 
     def _check_resolution(self) -> None:
         ratios = self.lightweighting
-        ratios.check_resolution(self.parties, self.training.rounds)
-        if not any(map(ratios.sizes_of, self.parties)):
-            return
-        if self.data.dataset.kind in TABLE_KINDS:
+        smaller = any(map(ratios.sizes_of, self.parties))
+        if smaller and self.data.dataset.kind in TABLE_KINDS:
             raise ValueError("lightweighting.resolution: only images have one, the data are tables; leave it out")
+        ratios.check_resolution(self.parties, self.training.rounds)
+        if not smaller:
+            return
         if self.training.patience is not None:
             raise ValueError(
                 "training.patience: could end the training before lightweighting.resolution is 1; leave one of them out"
