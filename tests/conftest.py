@@ -1,5 +1,6 @@
 """Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 Settings = dict[str, Any]
 Build = Callable[..., HeadServer]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen():
+    """Spare the collector what is there before a file's tests: a training asks it to go through all of PyTorch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

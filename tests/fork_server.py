@@ -4,6 +4,7 @@ Run as a program, a line of standard input is an order and a line of standard ou
 process id, {"poll": process id} -> exit code, "stopped" or null; a negative code is the signal that killed it.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -129,6 +130,7 @@ def serve() -> None:
         "vfl.runs.run",
     ):
         importlib.import_module(name)
+    gc.freeze()  # a training collects garbage, and need not go through all of PyTorch for it
     for line in sys.stdin:
         order = json.loads(line)
         answer = fork(order["start"]) if "start" in order else poll(order["poll"])

@@ -1,6 +1,7 @@
 """What holds for the repository as a whole: who may import whom, scripts that explain themselves, links that lead."""
 
 import ast
+import functools
 import re
 import runpy
 import signal
@@ -59,17 +60,25 @@ FLOORS = (
 """The rooms, the lowest first: a room imports those below, and none beside it."""
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def parsed(path: Path) -> list[ast.AST]:
+    """Everything in a file, read once for all tests."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
+def imported(path: Path) -> list[str]:
     """Dotted names of all modules that a file imports anywhere, relative ones made absolute."""
     package = dotted(path).split(".") if path.stem == "__init__" else dotted(path).split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = list[str]()
+    for node in parsed(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def test_there_is_something_to_check():
@@ -85,8 +94,8 @@ def dotted(path: Path) -> str:
 def needs(path: Path, names: Set[str]) -> Iterator[str]:
     """Those of our modules that importing a file imports before it: also the packages that these lie in."""
     own = dotted(path)
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
+    for node in parsed(path):
+        if isinstance(node, ast.ImportFrom) and node.col_offset == 0:
             module = node.module or ""
             found = {module, *(f"{module}.{alias.name}" for alias in node.names)}
             parts = module.split(".")
@@ -176,7 +185,7 @@ def test_a_name_of_a_folder_beside_the_package_is_never_imported():
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and text of a file's docstrings, those below fields and constants included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parsed(path):
         match node:
             case ast.Expr(ast.Constant(str(text))):
                 yield node.lineno, text
@@ -208,7 +217,7 @@ def test_an_algorithm_is_named_in_its_own_files_its_registry_and_the_studies_alo
         (str(path.relative_to(ROOT)), node.value)
         for path in SOURCES
         if path.stem not in own and not {"studies", "scripts"} & set(path.relative_to(ROOT).parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in parsed(path)
         if isinstance(node, ast.Constant) and node.value in ALGORITHMS.built_in
     }
     assert found == {("vfl/config/horizontal.py", "fedavg")}
@@ -265,7 +274,7 @@ def test_a_class_name_has_one_meaning():
     found: dict[str, list[str]] = {}
     for path in SOURCES:
         if LABORATORY not in path.parents:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in parsed(path):
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
