@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vfl.base.amounts import exact
 from vfl.compression.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
 from vfl.compression.mask_form import check_mask_form
+from vfl.compression.refit import Refit
 from vfl.compression.shrink import PrunableOptimizer, carry_optimizer, check_optimizer, shrink_model
 
 
@@ -105,11 +106,12 @@ class StructuredPruner:
         """Return the output channels of every prunable layer at the ratio alpha, if it were the first one reached."""
         return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
 
-    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; return True if a width changed.
 
         All importances are those of the weights before the event; ties go to the lower index, which is removed first.
-        `optimizer` is rebound to the new parameters, with its state at the kept indices. Raises ValueError for alpha
+        `optimizer` is rebound to the new parameters, with its state at the kept indices. `refit` gives the layers that
+        read removed channels new weights; without it they keep theirs. Raises ValueError for alpha
         outside [0, 1) or an optimizer whose state cannot be carried, and then changes nothing.
         """
         targets = self.target_widths(alpha)  # also refuses an alpha outside [0, 1)
@@ -126,20 +128,26 @@ class StructuredPruner:
                     for group in shadow.groups
                     if excess.get(group.names[0], 0) > 0  # groups that reach the output have no excess at all
                 }
-                self._remove(shadow, removed, optimizer)
+                self._remove(shadow, removed, optimizer, refit)
             # Events that changed no width are left out: there is nothing to repeat.
             self._history.append({"alpha": alpha, "removed": removed})
         self.alpha_max = alpha
         return changed
 
     def _remove(
-        self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: PrunableOptimizer | None
+        self,
+        shadow: Shadow,
+        removed: Mapping[str, Sequence[int]],
+        optimizer: PrunableOptimizer | None,
+        refit: Refit | None = None,
     ) -> None:
         """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
         positions = shadow.remove(removed)
         # So far only the shadow has changed: a refusal leaves model and optimizer as they were.
         if optimizer is not None:
             check_optimizer(optimizer, self._model, positions)
+        if refit is not None:
+            refit.measure(self._model, positions)
         # By the old tensors, as the optimizer holds them: once the model is shrunk, their names lead to new ones.
         positions_of: dict[Tensor, Tensor] = {
             p: positions[n] for n, p in self._model.named_parameters() if n in positions
@@ -148,6 +156,8 @@ class StructuredPruner:
         shadow.copy_widths(self._model)
         if optimizer is not None:
             carry_optimizer(optimizer, replaced, positions_of)
+        if refit is not None:
+            refit.apply(self._model)
 
     def state_dict(self) -> PruningState:
         """Return a copy of the state with which `load_state_dict` gives a dense model this one's structure."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vfl.base.errors import one_line, with_type
 from vfl.base.random import seeded
 from vfl.compression.pruning import PruningState, StructuredPruner
+from vfl.compression.refit import Refit
 from vfl.compression.shrink import PrunableOptimizer
 from vfl.config import OptimizerConfig
 from vfl.config.lightweighting import PruningConfig
@@ -31,7 +32,7 @@ class Unprunable:
         """Return no layers: none is prunable."""
         return {}
 
-    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Raise ValueError for any alpha above 0."""
         if alpha > 0:
             raise ValueError(f"lightweighting.alpha: {alpha:g} is not possible, set it to 0: {self.reason}")

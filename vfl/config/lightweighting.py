@@ -22,6 +22,9 @@ class PruningConfig(Section):
     round_to: Positive | None = None
     """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
     exact widths."""
+    refit: bool = False
+    """Fit the layers that read what a pruning removed to their former outputs, by least squares over 1,024 of the
+    party's own training rows. It costs computation once, which is counted; nothing is sent."""
 
 
 class LightweightingConfig(Section):

@@ -127,6 +127,8 @@ class RoundReport(Control):
     parameters: Count
     train_macs: Count
     unpruned_train_macs: Count
+    refit_macs: Count | None = None
+    """Multiply-accumulates of refitting a pruned model, which come on top of train_macs; None: it was not refitted."""
     train_time_s: Seconds
     omega: Measure
     """Mean over the round's exchanges."""

@@ -142,6 +142,7 @@ class PartyMonitor:
         if report is None:
             return
         own = {tag: float(getattr(report, tag)) for tag in (*OF_REPORT, *self.macs)}
+        own["train_macs"] += report.refit_macs or 0
         if self.config.lightweighting.sizes_of(self.name) or report.resolution:
             own["resolution"] = report.resolution or 1.0
         self.macs = {what: before + own[what] for what, before in self.macs.items()}

@@ -34,7 +34,7 @@ class Ledger:
     def record_report(self, party: str, report: RoundReport) -> None:
         """Record a party's computation in a round."""
         costs = self.costs[party]
-        costs.train_macs += report.train_macs
+        costs.train_macs += report.train_macs + (report.refit_macs or 0)
         costs.unpruned_train_macs += report.unpruned_train_macs
         costs.train_time_s += report.elapsed_s
 

@@ -22,6 +22,7 @@ class RoundMeter:
     runtime: Runtime
     train_macs: int = 0
     unpruned_train_macs: int = 0
+    refit_macs: int = 0
     train_time_s: float = 0.0
     omega: float = 0.0
     """Sum over the round's exchanges."""

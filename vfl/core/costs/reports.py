@@ -19,6 +19,7 @@ SHOWN = (*PRESENT, "omega", "psi", "head_drift")
 IDLE: dict[str, Any] = {
     "train_macs": 0,
     "unpruned_train_macs": 0,
+    "refit_macs": None,
     "train_time_s": fixed_seconds(0.0),
     "omega": 0.0,
     "psi": 0.0,
@@ -109,6 +110,7 @@ def check_report(
     told = f"resolution {report.resolution or 1:g} where {assigned.resolution or 1:g} was assigned"
     _check(report.resolution == assigned.resolution, told)
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
+    _check(report.alpha > 0 or report.refit_macs is None, f"refit_macs {report.refit_macs} of a model never pruned")
     if sum(samples):
         forwards = sum(samples) * work.passes_per_exchange
         _check_macs(report, forwards, embedded_twice=sum(samples[: work.under_way]))
