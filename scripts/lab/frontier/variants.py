@@ -22,6 +22,7 @@ from scripts.lab.frontier.rows import run_protocol
 from vfl.base.macs import count_macs
 from vfl.compression.dependency import Shadow
 from vfl.compression.pruning import StructuredPruner
+from vfl.compression.refit import Refit
 from vfl.compression.shrink import PrunableOptimizer
 from vfl.config.files import parse_overrides, read_yaml
 from vfl.config.lightweighting import PruningConfig
@@ -46,7 +47,7 @@ class VariantPruner(StructuredPruner):
     gradients: Mapping[str, Tensor]
     """Sum over the exchanges of the last round of each parameter's gradient, by name."""
 
-    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Prune if alpha exceeds all earlier ones, as the product does."""
         if alpha <= self.alpha_max:
             return False
@@ -57,7 +58,7 @@ class VariantPruner(StructuredPruner):
             name: sorted(scores[name].argsort(stable=True)[:count].tolist()) for name, count in counts.items() if count
         }
         with Shadow(self._model, self._example) as shadow:
-            self._remove(shadow, removed, optimizer)
+            self._remove(shadow, removed, optimizer, refit)
         self._history.append({"alpha": alpha, "removed": removed})
         self.alpha_max = alpha
         return True
