@@ -31,9 +31,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
     known = "with --table: column by which rows are known, or an owner's (default: a likely one)"
     parser.add_argument("--key", action="append", default=[], metavar="[OWNER=]COLUMN", help=known)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", action="store_true", help="of a RUN of lvfl train --processes: ask them again")
-    parser.add_listen(where)
+    parser.add_where("of a RUN of lvfl train --processes: ask them again")
 
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":

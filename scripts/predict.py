@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", action="store_true", help="ask processes of this machine")
-    parser.add_listen(where)
+    parser.add_where("ask processes of this machine")
     parser.add_argument("--data", type=Path, metavar="FILE", help="samples to predict (default: the test set)")
     parser.add_argument(
         "--table",

@@ -79,9 +79,11 @@ class OneLineParser(argparse.ArgumentParser):
             f"{'lines that begin with both' if default == TEXT else default})",
         )  # fmt: skip
 
-    def add_listen(self, of: Any) -> None:
-        """Take the server's configuration with which parties are asked; ``of`` is the parser, or a group of it."""
-        of.add_argument("--listen", type=Path, metavar="CONFIG", help="ask the parties that dial this server")
+    def add_where(self, processes: str) -> None:
+        """Take where the parties of a run are asked; by default in this process. ``processes`` explains that option."""
+        where = self.add_mutually_exclusive_group()
+        where.add_argument("--processes", action="store_true", help=processes)
+        where.add_argument("--listen", type=Path, metavar="CONFIG", help="ask the parties that dial this server")
         self.add_argument("--insecure", action="store_true", help="with --listen: plaintext; only on loopback")
         self.refuse("--serve", "--listen CONFIG takes its place")
 

@@ -16,7 +16,7 @@ from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
 from vfl.data.files import Labels
 from vfl.messages.keys import MOST_KEYS
-from vfl.parties.uses.predict import MeanEmbeddings
+from vfl.parties.uses.open_parties import MeanEmbeddings
 from vfl.predict.predict import leader_of
 from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
 from vfl.runs.checkpoint import State

@@ -1,1 +1,1 @@
-"""Uses of a trained run whose parties are processes: predict, compare."""
+"""Uses of a finished run whose parties are processes: one opener; predict, compare."""

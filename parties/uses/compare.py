@@ -5,15 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.comparison.compare import Comparison, JointAnswers, ask, comparison_of, predicted_alone
+from vfl.comparison.compare import Comparison, comparison_of, joint_answers, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import check_aligned
 from vfl.data.source import open_source
 from vfl.data.split import party_file
 from vfl.data.tables.source import Tables
-from vfl.parties.network.server.sessions import Connections
-from vfl.parties.uses.predict import open_server
+from vfl.parties.uses.open_parties import open_parties
 
 
 def serve_comparison(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Comparison:
@@ -22,19 +21,15 @@ def serve_comparison(config: ExperimentConfig, run_dir: Path, *, insecure: bool,
     ``config`` is the server's, ``run_dir`` its folder, to whose summary the comparison is added. Raises ValueError for
     unusable data or settings, PeerLost for a party that does not come or has not agreed.
     """
-    server, tls = open_server(config, run_dir, None, (), "refuse", insecure=insecure)
-    source = open_source(config)
+    opened = open_parties(config, run_dir, insecure=insecure, console=console)
+    source, labels = opened.source, opened.labels
     if not isinstance(source, Tables):
         raise ConfigError("RUN: comparing needs tables of two or more owners")
-    leader, labels = source.leader, source.held_labels()
+    leader = source.leader
     own = _held_beside(config, leader, labels) if leader in config.parties else None
     with tempfile.TemporaryDirectory() as folder:
         alone_MC = predicted_alone(config, source, Path(folder) / "alone", own, labels, console)
-
-    def use(connections: Connections, session: int) -> JointAnswers:
-        return ask(server.joint(connections, session))
-
-    answers = server.serve(run_dir, tls, console, use, "the owners are compared")
+    answers = opened.run_use(joint_answers, "the owners are compared")
     # The server knows no name of a column, not even where the label owner would tell it.
     numbered = {name: [f"column {each}" for each in range(len(own.lost))] for name, own in answers.importance.items()}
     return comparison_of(run_dir, leader, answers, {"alone": alone_MC}, numbered)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from shorthand import parties_of, release
 from torch import Tensor
 
+from scripts.lab.plain_training import JointTrainer
 from vfl.core.batches import batch_rows
-from vfl.core.joint import JointTrainer
 from vfl.core.label_protocol import gradient_scale
 from vfl.core.reference import Reference
 from vfl.core.round_orders import Agenda

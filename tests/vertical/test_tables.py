@@ -6,9 +6,9 @@ import pytest
 import torch
 from shorthand import parties_of
 
+from scripts.lab.plain_training import JointTrainer
 from vfl.config import parse_config
 from vfl.core.batches import batch_rows
-from vfl.core.joint import JointTrainer
 from vfl.core.local import build_in_process
 from vfl.runs.runtime import start_runtime
 

@@ -154,7 +154,7 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     perceptron = train_on(
         single_party_config(config, source, JOINED), folder / "perceptron", everything, source, console
     )
-    answers = ask(lvfl.joint)
+    answers = joint_answers(lvfl.joint)
     in_the_open = {
         "perceptron": perceptron.joint.predictions(),
         "boosting": _boosted(everything, answers.task, config.seed),
@@ -174,7 +174,7 @@ class JointAnswers(NamedTuple):
     importance: dict[str, ColumnImportance]
 
 
-def ask(joint: JointModel) -> JointAnswers:
+def joint_answers(joint: JointModel) -> JointAnswers:
     """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
     _refuse_weights(joint.samples.weights is not None)
     names = joint.roster.names

@@ -1,9 +1,12 @@
 """The joint model: all parties' finished models and the head, wherever the parties are. `Exchanges` train it.
 
+A use of it is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Who opens it decides where
+the parties are: `open_federation` in this process, `open_parties` behind the streams that they dial.
+
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -43,8 +46,12 @@ class JointModel:
     samples: Labels
     new: bool = False
     """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
+    labelled: bool = True
+    """The samples' labels are known; otherwise they are zeros."""
     instead: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Replacement [D] of a missing embedding, by party; the head's placeholder replaces those of others."""
+    stored_means: Callable[[Collection[str]], Mapping[str, Tensor]] | None = None
+    """Returns mean embeddings [D] of parties by name, which may be away; None: they are asked."""
 
     @property
     def task(self) -> Task:

@@ -7,7 +7,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.tasks import Task
-from vfl.data.files import LabelData, Labels
+from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, far_cells, prepare_samples
@@ -46,7 +46,6 @@ class Prediction:
     """Labels; None if unknown."""
     probabilities_NC: Tensor
     task: Task
-    classes: tuple[str, ...]
     scores: Mapping[str, str]
     """Metric by which models are compared, formatted, by the set of parties; empty without labels."""
     keys: tuple[Sequence[str], ...] = ()
@@ -55,6 +54,11 @@ class Prediction:
     """Tables only: by owner, bool [N], True for samples for which it has a row."""
     order: Tensor | None = None
     """Tables only: order of the samples, as in `NewSamples`."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for values."""
+        return self.task.names
 
     @property
     def lacking(self) -> dict[str, int]:
@@ -110,22 +114,14 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def with_replacements(
-    joint: JointModel,
-    away: Collection[str],
-    when_absent: WhenAbsent,
-    means: Callable[[Collection[str]], Mapping[str, Tensor]] | None = None,
-) -> JointModel:
-    """Return the joint model that does not ask some parties, with what replaces missing embeddings.
-
-    ``means`` returns mean embeddings [D] of parties by name; by default the parties themselves are asked.
-    """
+def with_replacements(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> JointModel:
+    """Return the joint model that does not ask some parties, with what replaces missing embeddings."""
     shares = joint.shares(0, len(joint.samples.values))
     lacking = [name for name, share in shares.items() if name in away or not share.whole]
     instead: Mapping[str, Tensor] = {}
     match when_absent:
         case "mean":
-            instead = (means or joint.mean_embeddings)(lacking)
+            instead = (joint.stored_means or joint.mean_embeddings)(lacking)
         case "zeros":
             instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
         case "placeholder":
@@ -144,11 +140,11 @@ def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:
 
 
 def scores_of(
-    joint: JointModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+    joint: JointModel, predictions_NC: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
     """Return the scores of predictions in the metric of the task."""
     task = joint.task
-    value = format_metric(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
+    value = format_metric(task.metric, task.metrics(predictions_NC, joint.samples.values)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
     return {f"{title(task.metric)}{without}": value}
 
@@ -170,25 +166,16 @@ def predict_in_process(
     """
     # Mean embeddings are of the training rows, and those are not in the run.
     opened = open_federation(run_dir, with_data=when_absent == "mean" or (data is None and not tables))
-    joint, labels = opened.joint, opened.split.labels
-    config = joint.config
+    joint, config = opened.joint, opened.joint.config
     check_absent(absent, config.parties, when_absent)
     if tables:
         return predict_new_rows(opened, tables, absent, when_absent)
     if data is None and check_split(config, split) != config.data.evaluated:
-        joint, labels = _take_test(opened)
-    classes, labels_N = labels.classes, labels.test.values
+        joint = _take_test(opened)
     if data is not None:
-        samples = opened.source.read_samples(data, opened.split.parties[0].train, len(classes))
+        samples = opened.source.read_samples(data, opened.split.parties[0].train, len(joint.task.names))
         joint = take_samples(opened, samples)
-        labels_N = samples.whole.labels
-    probabilities_NC = with_replacements(joint, absent, when_absent).predictions()
-    scores: dict[str, str] = {}
-    if labels_N is not None:
-        scores = scores_of(joint, probabilities_NC, labels_N, absent, when_absent)
-        if absent:
-            (scores["with all parties"],) = scores_of(joint, joint.predictions(), labels_N, (), when_absent).values()
-    return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
+    return predict(joint, absent, when_absent)
 
 
 def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
@@ -198,14 +185,14 @@ def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
     return split or config.data.evaluated
 
 
-def _take_test(trained: LocalFederation) -> tuple[JointModel, LabelData]:
+def _take_test(trained: LocalFederation) -> JointModel:
     """Give every party its test samples in place of the validation samples that the run evaluated."""
     config = trained.joint.config
     data = config.data.model_copy(update={"validation_share": 0.0})
     split = split_data(config.model_copy(update={"data": data}))
     test, parts = split.labels.test, tuple(part.test for part in split.parties)
     joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
-    return replace(joint, samples=test), split.labels
+    return replace(joint, samples=test)
 
 
 def predict_new_rows(
@@ -229,24 +216,25 @@ def predict_new_rows(
         for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
             warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
-    predictions_NC = with_replacements(joint, away, when_absent).predictions()
-    predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
-    return replace(predicted, order=samples.order)
+    return replace(predict(joint, away, when_absent), order=samples.order)
 
 
-def prediction_of(
-    joint: JointModel,
-    predictions_NC: Tensor,
-    classes: tuple[str, ...],
-    labels_N: Tensor | None,
-    scores: Mapping[str, str],
-    away: Collection[str],
-) -> Prediction:
-    """Return the predictions of a joint model's samples, with the owners of their rows if the samples have keys."""
-    samples, task = joint.samples, joint.task
+def predict(joint: JointModel, absent: Collection[str], when_absent: WhenAbsent) -> Prediction:
+    """Return the predictions of a joint model's samples, wherever its parties are; those in ``absent`` are replaced.
+
+    If labels are known, with scores, also those with all parties where all could be asked; if the samples have keys,
+    with the owners of their rows.
+    """
+    samples, task, scores = joint.samples, joint.task, dict[str, str]()
+    predictions_NC = with_replacements(joint, absent, when_absent).predictions()
+    if joint.labelled:
+        scores = scores_of(joint, predictions_NC, absent, when_absent)
+        if absent and len(joint.roster.present) == len(joint.roster.names):
+            (scores["with all parties"],) = scores_of(joint, joint.predictions(), (), when_absent).values()
     shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
-    owners = {name: share.present_B for name, share in shares.items() if name not in away}
-    return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
+    owners = {name: share.present_B for name, share in shares.items() if name not in absent}
+    labels_N = samples.values if joint.labelled else None
+    return Prediction(samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners)
 
 
 def by_key(prediction: Prediction) -> Prediction:
@@ -336,4 +324,5 @@ def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection
         roster=Parties(asked),
         samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
         new=True,
+        labelled=whole.labels is not None,
     )

@@ -1,6 +1,6 @@
 """LVFL in one process against the bare PyTorch loop on the same split model: throughput, codec share, memory.
 
-The bare loop is ``vfl.core.joint.JointTrainer``.
+The bare loop is ``scripts.lab.plain_training.JointTrainer``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +16,12 @@ from torch import Tensor
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave, ratios, required_ratio
 from scripts.lab.benchmarks.report import describe_machine
+from scripts.lab.plain_training import JointTrainer
 from vfl.base.random import generator, seeded
 from vfl.config import ExperimentConfig, parse_config
 from vfl.core.batches import batch_rows
 from vfl.core.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
 from vfl.core.feature_models import build_feature_model
-from vfl.core.joint import JointTrainer
 from vfl.core.local import ConcurrentLink, links_to
 from vfl.core.server import HeadServer
 from vfl.core.tasks import Classification
