@@ -1,7 +1,7 @@
 """The joint model: all parties' finished models and the head, wherever the parties are. `Exchanges` train it.
 
-A use is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Its opener alone knows where the
-parties are: `open_federation` in this process, `open_parties` behind the streams that they dial.
+A use is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Only its opener knows where
+the parties are: `open_federation` in this process, `open_parties` behind the streams that they dial.
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
