@@ -11,6 +11,7 @@ parties, with the same code.
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -40,7 +41,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
     from vfl.config import load_config
-    from vfl.parties.network.admission import check_party
+    from vfl.parties.network.party.following import check_team
     from vfl.parties.network.party.party_process import follow_party, run_party
     from vfl.runs.torchrun_group import Workers, join_workers
 
@@ -52,7 +53,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         goodbye = serve_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
         console.print(goodbye.reason)
         return goodbye.exit_code
-    workers = join_workers(config, lambda config, _count: check_party(config, arguments.party))
+    workers = join_workers(config, partial(check_team, arguments.party))
     if isinstance(workers, Workers) and workers.rank > 0:
         follow_party(config, arguments.party, run_dir, arguments.samples, workers)
         return DONE

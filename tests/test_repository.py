@@ -157,6 +157,18 @@ def test_a_room_imports_only_rooms_below_it():
     assert wrong == []
 
 
+def test_only_horizontal_learning_reads_its_settings():
+    """But for the page of a report, which says how many clients there were."""
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if not {"horizontal", "config", "lab"} & set(path.parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "horizontal"
+    }
+    assert readers == {"vfl/reports/write.py"}
+
+
 def test_no_room_takes_a_public_name():
     """Once such a room is imported, ``vfl.NAME`` would be the room."""
     rooms = {dotted(path).split(".")[1] for path in SOURCES if dotted(path) != "vfl"}

@@ -74,7 +74,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _check_workers(config: ExperimentConfig, workers: int) -> None:
+def _check_workers(config: ExperimentConfig, workers: int) -> float:
     horizontal = config.horizontal
     if workers > horizontal.clients_per_round:
         raise ConfigError(
@@ -85,6 +85,7 @@ def _check_workers(config: ExperimentConfig, workers: int) -> None:
         raise ConfigError("horizontal.engine: workers under torchrun train their clients sequentially; use auto")
     if horizontal.client_state == "disk":
         raise ConfigError("horizontal.client_state: disk is for one process; use memory, or run without torchrun")
+    return horizontal.worker_timeout_s
 
 
 HORIZONTAL = Mode(

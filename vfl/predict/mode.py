@@ -1,6 +1,6 @@
 """The vertical mode: how its experiments are built and shown, with all parties in this process."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 
 
-def _check_workers(config: ExperimentConfig, workers: int) -> None:
+def _check_workers(config: ExperimentConfig, workers: int) -> NoReturn:
     raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
 
 

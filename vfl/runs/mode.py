@@ -46,8 +46,9 @@ class Mode:
     """Load the data and build everything. Raises ValueError for data that is missing or does not fit."""
     table: Callable[[Mapping[str, Any]], Table]
     """Return the summary of a finished run as a table."""
-    check_workers: Callable[[ExperimentConfig, int], None]
-    """Raise ConfigError for an experiment that this number of processes under torchrun cannot share."""
+    check_workers: Callable[[ExperimentConfig, int], float]
+    """Return the seconds that processes under torchrun wait for each other. Raise ConfigError for an experiment that
+    this number of them cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
     predict: Callable[[Any, object], NDArray[np.floating[Any]]] | None = None

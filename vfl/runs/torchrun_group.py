@@ -151,16 +151,17 @@ class Workers(SingleProcess):
             ) from error
 
 
-def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> SingleProcess:
+def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], float]) -> SingleProcess:
     """Join the other workers if torchrun started this process; otherwise return a group of one.
 
-    ``check`` raises ConfigError, before any waiting, for an experiment that this number of workers cannot share.
+    ``check`` returns the seconds that a worker waits for the others. It raises ConfigError, before any waiting, for an
+    experiment that this number of workers cannot share.
     """
     if not under_torchrun():
         return SingleProcess()
-    check(config, int(os.environ["WORLD_SIZE"]))
+    wait_s = check(config, int(os.environ["WORLD_SIZE"]))
     _take_share_of_machine(config)
-    return Workers(torch.device(config.device).type, config.horizontal.worker_timeout_s)
+    return Workers(torch.device(config.device).type, wait_s)
 
 
 def _take_share_of_machine(config: ExperimentConfig) -> None:

@@ -6,10 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vfl.base.errors import PeerLost
-from vfl.config import ConfigError
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.party import FeatureParty
 from vfl.core.team import OneProcess, Team
 from vfl.messages.messages import Kind, Message
+from vfl.parties.network.admission import check_party
 from vfl.parties.network.party.training_session import PartyWorker
 from vfl.parties.network.wire.frame import pack, unpack
 from vfl.runs.checkpoint import ReadOnlyStore, State
@@ -17,6 +18,16 @@ from vfl.runs.torchrun_group import SingleProcess, Workers
 
 TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
 """Orders that all processes carry out; to look at the model takes one."""
+
+
+TEAM_WAIT_S = 1800.0
+"""Seconds that a party's process waits for the others before it considers them lost."""
+
+
+def check_team(name: str, config: ExperimentConfig, processes: int) -> float:
+    """Return the seconds that a party's processes wait for each other. Raises ConfigError as ``check_party``."""
+    check_party(config, name)
+    return TEAM_WAIT_S
 
 
 class Follower(PartyWorker):
