@@ -10,7 +10,8 @@ import json
 import math
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -27,10 +28,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.messages.keys import key_bytes
 from vfl.parties.network.wire.text import plain
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
-from vfl.parties.serving.request_queue import Key, QueueFull, Scored
+from vfl.parties.serving.request_queue import Key, QueueFull
+from vfl.parties.serving.score_answers import (
+    Cell,
+    PredictRequest,
+    PredictResponse,
+    answer_of,
+    key_of,
+    keys_of,
+    plain_keys,
+    shown,
+)
 from vfl.parties.serving.scorer import Scorer
 from vfl.runs.secret_files import read_secret
 
@@ -47,40 +57,6 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Cell = StrictStr | StrictInt
-
-
-class PredictRequest(BaseModel):
-    """Keys to score; one of several columns is a list of its cells."""
-
-    keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
-
-
-class KeyScore(BaseModel):
-    """Score of one key, and its parties' outcomes."""
-
-    key: str | list[str]
-    prediction: str | None = None
-    """The predicted class; none for regression."""
-    probabilities: dict[str, float] | None = None
-    """Probabilities by class."""
-    value: float | None = None
-    """Predicted value; regression only."""
-    parties: dict[str, str]
-    """Outcome by owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not
-    agree)."""
-
-
-class PredictResponse(BaseModel):
-    """Scores in the order of the keys."""
-
-    model: str
-    """Digest of the version that scored all of them."""
-    when_absent: str
-    """Replacement of an owner without a row: serving.when_absent."""
-    scores: list[KeyScore]
-    unknown: list[str | list[str]]
-    """Keys of which no owner has a row; they have no score."""
 
 
 class Outcome(BaseModel):
@@ -128,18 +104,21 @@ def make_app(scorer: Scorer) -> FastAPI:
     requests = prometheus.Counter(f"{PREFIX}requests", "All requests by status", ["status"], registry=metrics)
     problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
 
-    @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
-    async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+    async def score(keys: list[Key]) -> bytes:
+        future = scorer.submit(keys)
         with seconds.time():
-            keys = _keys_of(asked, scorer)
-            try:
-                future = scorer.submit(keys)
-            except QueueFull as full:
-                raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
             scored = await future
             answer = answer_of(scored, scorer.version.task.names, settings.when_absent)
         scores.inc(sum(each.values is not None for each in scored.scores))
-        return Response(answer, media_type="application/json")
+        return answer
+
+    @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
+    async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+        keys = keys_of(asked.keys, scorer.version.columns, settings.batch)
+        try:
+            return Response(await score(keys), media_type="application/json")
+        except QueueFull as full:
+            raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
 
     app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
 
@@ -171,7 +150,9 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
     app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
-    app.add_middleware(_Bounded, local=settings.token is None and settings.client_ca is None)
+    at_once = _Quick(scorer, read_secret(settings.token), score, requests.labels(200).inc).answer
+    local = settings.token is None and settings.client_ca is None
+    app.add_middleware(_Bounded, local=local, at_once=at_once)
     return app
 
 
@@ -182,14 +163,14 @@ def _outcome_routes(scorer: Scorer) -> APIRouter:
     def tell(told: OutcomesRequest) -> OutcomesResponse:  # pyright: ignore[reportUnusedFunction]
         kept = _kept(scorer)
         pairs = [
-            (_key_of(each.key, f"outcomes[{place}].key", scorer), _outcome(each.outcome, place, scorer))
+            (key_of(each.key, f"outcomes[{place}].key", scorer.version.columns), _outcome(each.outcome, place, scorer))
             for place, each in enumerate(told.outcomes)
         ]
         try:
             unknown = kept.tell(pairs)
         except OSError as error:
             raise HTTPException(503, str(error), {"Retry-After": "60"}) from None
-        return OutcomesResponse(noted=len(pairs) - len(unknown), unknown=[_shown(key) for key in unknown])
+        return OutcomesResponse(noted=len(pairs) - len(unknown), unknown=[shown(key) for key in unknown])
 
     @router.get("/v1/outcomes")
     def periods() -> list[Period]:  # pyright: ignore[reportUnusedFunction]
@@ -251,6 +232,7 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
         http=_Punctual,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=5,
         ssl_certfile=settings.certificate,
@@ -272,26 +254,6 @@ def _bearer(settings: ServingConfig) -> Callable[..., None]:
     return check
 
 
-def _keys_of(asked: PredictRequest, scorer: Scorer) -> list[Key]:
-    if len(asked.keys) > scorer.settings.batch:
-        raise HTTPException(
-            413, f"{len(asked.keys)} keys; at most serving.batch = {scorer.settings.batch} in a request"
-        )
-    return [_key_of(cells, f"keys[{place}]", scorer) for place, cells in enumerate(asked.keys)]
-
-
-def _key_of(cells: Cell | list[Cell], where: str, scorer: Scorer) -> Key:
-    columns = scorer.version.columns
-    key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
-    if len(key) != len(columns):
-        raise HTTPException(400, f"{where}: a key has {len(columns)} cells: {', '.join(columns)}")
-    try:
-        key_bytes(key, None)
-    except ValueError as error:
-        raise HTTPException(400, f"{where}: {error}") from None
-    return key
-
-
 def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
     """Return the number of a class by its name, or a value."""
     names = scorer.version.task.names
@@ -310,33 +272,6 @@ def _kept(scorer: Scorer) -> Outcomes:
     if scorer.outcomes is None:
         raise HTTPException(404, "scores are not kept for their outcomes; serving.outcomes names a file for them")
     return scorer.outcomes
-
-
-def answer_of(scored: Scored, classes: Sequence[str], when_absent: str) -> bytes:
-    """Return the JSON of a PredictResponse, written without a model object for every row."""
-    scores: list[dict[str, object]] = []
-    for each in scored.scores:
-        probabilities = value = prediction = None
-        values = None if each.values is None else [value if math.isfinite(value) else None for value in each.values]
-        if each.values is not None and values is not None and classes:
-            probabilities = dict(zip(classes, values, strict=True))
-            prediction = classes[each.values.index(max(each.values))]
-        elif values is not None:
-            (value,) = values
-        told: dict[str, object] = {
-            "key": _shown(each.key),
-            "prediction": prediction,
-            "probabilities": probabilities,
-            "value": value,
-        }
-        scores.append(told | {"parties": dict(each.parties)})
-    unknown = [_shown(each.key) for each in scored.scores if each.unknown]
-    answer = {"model": scored.version, "when_absent": when_absent, "scores": scores, "unknown": unknown}
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _shown(key: Key) -> str | list[str]:
-    return key[0] if len(key) == 1 else list(key)
 
 
 def _problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None) -> Response:
@@ -393,6 +328,7 @@ def _objection(headers: list[tuple[bytes, bytes]], *, local: bool) -> str | None
     return None
 
 
+@lru_cache(64)
 def _is_this_machine(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -401,11 +337,58 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
+class _Quick:
+    """Reads well-formed requests for scores without the framework, in a third of the calls; what it cannot read, and
+    all that is wrong, goes the framework's way. The answers have the same bytes."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        token: bytes | None,
+        score: Callable[[list[Key]], Awaitable[bytes]],
+        count: Callable[[], None],
+    ) -> None:
+        self.scorer, self.score, self.count = scorer, score, count
+        self.authorization = None if token is None else b"Bearer " + token
+
+    async def answer(self, scope: Scope, body: bytes) -> bytes | None:
+        """Return the body of the answer; None where the framework must read the request."""
+        if not (keys := self._keys(scope, body)):
+            return None
+        try:
+            answer = await self.score(keys)
+        except QueueFull:
+            return None
+        self.count()
+        return answer
+
+    def _keys(self, scope: Scope, body: bytes) -> list[Key]:
+        headers = scope["headers"]
+        if (scope["method"], scope["path"]) != ("POST", "/v1/predict"):
+            return []
+        if [value for name, value in headers if name == b"content-type"] != [b"application/json"]:
+            return []
+        if self.authorization is not None:
+            sent = dict(headers).get(b"authorization", b"").decode("latin-1").encode()  # as the framework reads it
+            if not hmac.compare_digest(sent, self.authorization):
+                return []
+        try:
+            return keys_of(plain_keys(body) or [], self.scorer.version.columns, self.scorer.settings.batch)
+        except HTTPException:
+            return []
+
+
 class _Bounded:
     """Refuses requests that are too large, come too slowly or with a head that misleads, before anything reads them."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, local: bool) -> None:
-        self.app, self.local = app, local
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        local: bool,
+        at_once: Callable[[Scope, bytes], Awaitable[bytes | None]],
+    ) -> None:
+        self.app, self.local, self.at_once = app, local, at_once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -429,6 +412,12 @@ class _Bounded:
                     more = message.get("more_body", False)
         except TimeoutError:
             await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
+            return
+        if (answer := await self.at_once(scope, bytes(body))) is not None:
+            length = str(len(answer)).encode()
+            headers = [(b"content-length", length), (b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
             return
         given = False
 

@@ -12,8 +12,8 @@ import torch
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Samples
-from vfl.parties.serving.http import PredictResponse, answer_of
 from vfl.parties.serving.request_queue import QueueFull, RequestQueue, Score, Scored
+from vfl.parties.serving.score_answers import PredictResponse, answer_of
 from vfl.parties.serving.served_drift import ServedDrift
 
 

@@ -1,0 +1,109 @@
+"""The content of a request for scores and of its answer, as JSON."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
+
+from fastapi import HTTPException
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from vfl.messages.keys import key_bytes
+from vfl.parties.serving.request_queue import Key, Scored
+
+Cell = StrictStr | StrictInt
+"""A cell of a key."""
+
+
+class PredictRequest(BaseModel):
+    """Keys to score; one of several columns is a list of its cells."""
+
+    keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
+
+
+class KeyScore(BaseModel):
+    """Score of one key, and its parties' outcomes."""
+
+    key: str | list[str]
+    prediction: str | None = None
+    """The predicted class; none for regression."""
+    probabilities: dict[str, float] | None = None
+    """Probabilities by class."""
+    value: float | None = None
+    """Predicted value; regression only."""
+    parties: dict[str, str]
+    """Outcome by owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not
+    agree)."""
+
+
+class PredictResponse(BaseModel):
+    """Scores in the order of the keys."""
+
+    model: str
+    """Digest of the version that scored all of them."""
+    when_absent: str
+    """Replacement of an owner without a row: serving.when_absent."""
+    scores: list[KeyScore]
+    unknown: list[str | list[str]]
+    """Keys of which no owner has a row; they have no score."""
+
+
+def plain_keys(body: bytes) -> list[Cell | list[Cell]] | None:
+    """Return the keys of a body that has nothing but well-formed ones; None of any other, which the framework reads."""
+    try:
+        match json.loads(body):
+            case {"keys": [_, *_] as keys, **more} if not more:
+                told = cast(list[Any], keys)
+            case _:
+                return None
+    except (ValueError, RecursionError):
+        return None
+    cells = (cell for key in told for cell in cast(list[Any], key if isinstance(key, list) else [key]))
+    return told if {type(cell) for cell in cells} <= {str, int} else None  # a bool is another type
+
+
+def keys_of(asked: Sequence[Cell | list[Cell]], columns: Sequence[str], most: int) -> list[Key]:
+    """Return the keys of a request for at most so many. Raises HTTPException."""
+    if len(asked) > most:
+        raise HTTPException(413, f"{len(asked)} keys; at most serving.batch = {most} in a request")
+    return [key_of(cells, f"keys[{place}]", columns) for place, cells in enumerate(asked)]
+
+
+def key_of(cells: Cell | list[Cell], where: str, columns: Sequence[str]) -> Key:
+    """Return the key of its cells, which stand somewhere in a request. Raises HTTPException."""
+    key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
+    if len(key) != len(columns):
+        raise HTTPException(400, f"{where}: a key has {len(columns)} cells: {', '.join(columns)}")
+    try:
+        key_bytes(key, None)
+    except ValueError as error:
+        raise HTTPException(400, f"{where}: {error}") from None
+    return key
+
+
+def answer_of(scored: Scored, classes: Sequence[str], when_absent: str) -> bytes:
+    """Return the JSON of a PredictResponse, written without a model object for every row."""
+    scores: list[dict[str, object]] = []
+    for each in scored.scores:
+        probabilities = value = prediction = None
+        values = None if each.values is None else [value if math.isfinite(value) else None for value in each.values]
+        if each.values is not None and values is not None and classes:
+            probabilities = dict(zip(classes, values, strict=True))
+            prediction = classes[each.values.index(max(each.values))]
+        elif values is not None:
+            (value,) = values
+        told: dict[str, object] = {
+            "key": shown(each.key),
+            "prediction": prediction,
+            "probabilities": probabilities,
+            "value": value,
+        }
+        scores.append(told | {"parties": dict(each.parties)})
+    unknown = [shown(each.key) for each in scored.scores if each.unknown]
+    answer = {"model": scored.version, "when_absent": when_absent, "scores": scores, "unknown": unknown}
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def shown(key: Key) -> str | list[str]:
+    """Return a key as answers have it."""
+    return key[0] if len(key) == 1 else list(key)
