@@ -20,7 +20,7 @@ from vfl.base.macs import count_macs
 from vfl.compression.unprunable import Pruner
 from vfl.config import ExperimentConfig
 from vfl.core.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
-from vfl.core.row_by_row import each_alone
+from vfl.core.row_by_row import RowByRow, each_alone
 from vfl.data.samples import Samples
 from vfl.messages.control import EvaluatedModel
 from vfl.runs.checkpoint import State
@@ -51,7 +51,7 @@ class EvaluatedModels:
     """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
     _finished: Evaluated | None = field(default=None, init=False)
     _pruned: Evaluated | None = field(default=None, init=False)
-    _separate: nn.Module | None = field(default=None, init=False)
+    _separate: RowByRow | None = field(default=None, init=False)
     _sample_macs: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = field(
         default_factory=dict[tuple[nn.Module, tuple[torch.Size, ...]], int], init=False
     )
@@ -84,10 +84,15 @@ class EvaluatedModels:
     def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""
         # A copy: to put the statistics into the party's own model and take them out would cost more than a row does.
-        model = self._separate = self._separate or self.finished_copy()
-        self._count(model, inputs)
+        self._separate = self._separate or RowByRow(self.finished_copy(), self.runtime.forward, self._probes)
+        self._count(self.model, inputs)
         with torch.inference_mode():
-            return each_alone(lambda row: self.runtime.forward(model, *row), inputs)
+            return self._separate(inputs)
+
+    def _probes(self, rows: int) -> list[Tensor]:
+        """Return some training rows as inputs, repeated where the party has fewer."""
+        places = self.rows_B[torch.arange(rows) % len(self.rows_B)]
+        return [self.runtime.batch(tensor, places) for tensor in self.train.inputs]
 
     def mean_embedding(self) -> Tensor:
         """Return the mean [1, D] of the finished model's embeddings of the training samples that the party has."""

@@ -6,9 +6,10 @@ the parties are: `open_federation` in this process, `open_parties` behind the st
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.head import Head
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.presence import RowMask
-from vfl.core.row_by_row import each_alone
+from vfl.core.row_by_row import RowByRow
 from vfl.core.tasks import Task, Tested, measure
 from vfl.data.files import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
@@ -143,12 +144,18 @@ class JointModel:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
         representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
 
-        def compute(inputs: Sequence[Tensor]) -> Tensor:
-            return self.head.forward(*inputs)
-
         with torch.inference_mode():
-            inputs = [representation_BP.to(self.head.runtime.device)]
-            return each_alone(compute, inputs) if self.new else compute(inputs)
+            representation_BP = representation_BP.to(self.head.runtime.device)
+            return self._row_by_row([representation_BP]) if self.new else self.head.forward(representation_BP)
+
+    @cached_property
+    def _row_by_row(self) -> RowByRow:
+        width, device = sum(party.receiver.width for party in self.roster), self.head.runtime.device
+
+        def probes(rows: int) -> list[Tensor]:
+            return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(device)]
+
+        return RowByRow(copy.deepcopy(self.head.head), self.head.runtime.forward, probes)
 
     def _decode(self, party: PartyProxy, share: RowMask, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""
