@@ -52,12 +52,12 @@ def read_secret(path: Path | None) -> bytes:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show each file's owner."""
     from vfl.config import load_config
-    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal, party_file, split_data, write_split
+    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal_ids, party_file, split_data, write_split
 
     if arguments.out.is_file():
         raise ConfigError(f"--out: {arguments.out} is a file; name a folder")
     config = load_config(arguments.config, arguments.overrides)
-    split = conceal(split_data(config), read_secret(arguments.secret))
+    split = conceal_ids(split_data(config), read_secret(arguments.secret))
     shared = config.training.labels == "shared"
     paths = write_split(arguments.out, split, shared_labels=shared, overwrite=arguments.overwrite)
     settings = {party_file(data.party): f"{data.party}: data.file" for data in split.parties}

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.base.errors import PeerLost, may_pass, one_line
-from vfl.base.spelling import did_you_mean, nearest
+from vfl.base.spelling import did_you_mean, nearest_name
 from vfl.base.torchrun import is_printing_process
 
 DONE = 0
@@ -124,7 +124,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"unknown {value!r}{nearest(str(value), [*action.choices])}")
+            raise argparse.ArgumentError(action, f"unknown {value!r}{nearest_name(str(value), [*action.choices])}")
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""

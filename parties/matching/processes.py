@@ -24,7 +24,7 @@ from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from vfl.parties.matching.owner import MatchingOwner
 from vfl.parties.matching.server import MatchOutcome, match_keys
-from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests, Expected, check_owner
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
@@ -121,7 +121,7 @@ def match_owner(
     console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
-    audit = AuditLog(run_dir)
+    audit = ActionLog(run_dir)
     with multiplying(workers) as pool, only_process_in(run_dir), audit.noting_end() as say_end, dialer:
         try:
             goodbye = Participation(dialer, run_dir, begin, console).follow_orders()

@@ -69,7 +69,7 @@ def limited(log: Callable[[str], None]) -> Callable[[Peer, str], None]:
     return show
 
 
-class AuditLog:
+class ActionLog:
     """Appends to a file, from any thread; ``None`` writes nowhere."""
 
     def __init__(self, folder: Path | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.parties.network.action_log import AWAITED, ENDED
-from vfl.parties.network.action_log import NAME as AUDIT
+from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.wire.text import plain
 from vfl.runs.run_folder import PROCESSES, Row, read_run_id, whole_rows
 from vfl.runs.stored_run import Run
@@ -122,7 +122,7 @@ def _last(rows: list[Row], ending: str) -> Row:
 
 def _events(run_dir: Path) -> list[dict[str, Any]]:
     """Return the audit log's entries, without the damaged last line of a killed process."""
-    path = run_dir / AUDIT
+    path = run_dir / ACTIONS
     events: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:

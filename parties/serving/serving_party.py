@@ -31,8 +31,8 @@ from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
 from vfl.data.tables.source import Tables
 from vfl.messages.keys import Found, key_bytes, keys_part, keys_told, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
-from vfl.parties.network.action_log import NAME as AUDIT
-from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.action_log import NAME as ACTIONS
+from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import NoConsent
@@ -240,7 +240,7 @@ class ServingWorker(Worker[ServingParty | NotServing]):
     """Carries out the orders of a server that scores."""
 
     serve: Callable[[Restore], ServingParty]
-    """Makes what answers with the model of a checkpoint."""
+    """Makes a party that answers from a checkpoint."""
 
     def _restore(self, restore: Restore) -> ServingParty | NotServing:
         return self.serve(restore) if restore.round else NotServing()
@@ -262,7 +262,7 @@ class ServedModels:
     _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
 
     def serve(self, restore: Restore) -> ServingParty:
-        """Return what answers with a checkpoint. Raises ValueError where the party has another one."""
+        """Return a party that answers from this checkpoint. Raises ValueError where the party has another one."""
         which = restore.round, restore.digest
         if which not in self._kept:
             self._kept.clear()
@@ -293,7 +293,7 @@ def serve_party(
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
     check_run(run_dir, config, resume=True)
     secret = read_secret(config.serving.key_secret)
-    source, audit = _trained_source(run_dir, name), AuditLog(run_dir)
+    source, audit = _trained_source(run_dir, name), ActionLog(run_dir)
     hello = _serving_hello(config, name, run_dir)
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
     drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
@@ -321,7 +321,7 @@ def serve_party(
         serving = workers[0].party if workers else None
         return isinstance(serving, ServingParty) and serving.is_light(order)
 
-    forget_attempt(run_dir, AUDIT)
+    forget_attempt(run_dir, ACTIONS)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
     with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
         goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
@@ -368,7 +368,7 @@ def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRow
     rows = source.served_rows(path, name)
     known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
-    order = torch.arange(len(keys)) if rows.order is None else rows.order.argsort()
+    order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
     return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
 
 

@@ -23,7 +23,7 @@ from vfl.config import NetworkConfig
 from vfl.config.network import TlsConfig
 from vfl.messages.messages import Kind, Message, MessageError, control
 from vfl.parties.launch.supervisor import free_port
-from vfl.parties.network.action_log import LINES_A_MINUTE, AuditLog, limited
+from vfl.parties.network.action_log import LINES_A_MINUTE, ActionLog, limited
 from vfl.parties.network.admission import DataDigests, Expected
 from vfl.parties.network.clock_and_threads import System
 from vfl.parties.network.party.dialer import Dialer
@@ -430,7 +430,7 @@ def test_no_more_waits_at_a_party_than_can_be_under_way(ahead: int):
 
 
 def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_path: Path):
-    audit, caller = AuditLog(tmp_path), peer(made(authority, "party_1").certificate)
+    audit, caller = ActionLog(tmp_path), peer(made(authority, "party_1").certificate)
     for _ in range(10 * LINES_A_MINUTE):
         audit.note("refused", caller)
     assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == LINES_A_MINUTE

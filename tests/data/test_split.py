@@ -11,7 +11,7 @@ from torch import Tensor
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split
-from vfl.data.split import conceal, split_data
+from vfl.data.split import conceal_ids, split_data
 
 CLASSES, PER_CLASS = 10, 40
 SECRET = bytes(range(32))
@@ -75,7 +75,7 @@ GUESSES: dict[str, Callable[[Labels], float]] = {
 
 
 def test_ids_and_order_tell_nothing_of_the_labels(plain: Split):
-    split = conceal(plain, SECRET)
+    split = conceal_ids(plain, SECRET)
     for labels in (split.labels.train, split.labels.test):
         chance = float((labels.values.bincount() / len(labels.values)).square().sum())
         limit = chance + 4 * (chance * (1 - chance) / len(labels.values)) ** 0.5
@@ -92,7 +92,7 @@ def test_the_guesses_would_find_what_positions_tell(configure, tmp_path: Path):
 
 def test_every_owner_has_its_own_rows_in_the_same_new_order(configure):
     plain = split_data(configure())
-    split = conceal(plain, SECRET)
+    split = conceal_ids(plain, SECRET)
     digests = [part.ids_digests() for part in split.parties]
     assert digests == [split.labels.ids_digests()] * len(digests)
     assert digests[0] != plain.labels.ids_digests()
@@ -102,5 +102,5 @@ def test_every_owner_has_its_own_rows_in_the_same_new_order(configure):
             (features.sum().item(), label.item())
             for features, label in zip(after.train.features, split.labels.train.values, strict=True)
         )
-    assert conceal(plain, SECRET).labels.ids_digests() == digests[0]
-    assert conceal(plain, bytes(32)).labels.ids_digests() != digests[0]
+    assert conceal_ids(plain, SECRET).labels.ids_digests() == digests[0]
+    assert conceal_ids(plain, bytes(32)).labels.ids_digests() != digests[0]

@@ -20,7 +20,7 @@ class Steps(Executor[str]):
     def threads(self, wanted: int | None) -> int:
         return 1
 
-    def places(self, run: QueuedRun) -> int:
+    def slots(self, run: QueuedRun) -> int:
         return 3
 
     def check(self, runs_dir: Path) -> None: ...

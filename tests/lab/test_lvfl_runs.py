@@ -70,7 +70,7 @@ class Here(Executor[tuple[str, RunEnded]]):
     def threads(self, wanted: int | None) -> int:
         return 1
 
-    def places(self, run: QueuedRun) -> int:
+    def slots(self, run: QueuedRun) -> int:
         return 1
 
     def check(self, runs_dir: Path) -> None: ...

@@ -60,7 +60,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(train):
     watch(trained, 3, 160)
     # Round 3 prunes further: the ratios of the watched round are those reached before it.
     expected = load_run_with_data(run, 3)
-    expected.server.recorded = dict(trained.server.recorded)
+    expected.server.past_ratios = dict(trained.server.past_ratios)
     expected.server.train_round(3)
     assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
 

@@ -93,7 +93,7 @@ def test_without_a_defence_values_stay_the_very_same():
     off = PrivacyConfig()
     embedding_nD, gradient_nD = rows(0), rows(1)
     party = party_defence(off, b"secret")
-    assert party.conceal(embedding_nD) is embedding_nD
+    assert party.add_noise(embedding_nD) is embedding_nD
     assert party.gradient([rows(2)], embedding_nD, gradient_nD) is gradient_nD
     assert server_defence(off, b"secret") is None
 

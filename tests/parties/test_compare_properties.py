@@ -49,7 +49,7 @@ def test_a_permuted_column_moves_with_all_its_places(tmp_path: Path):
     """A number with gaps has a place for "it is missing": a row gets another row's number and gap, no mixture."""
     config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
     shop = build_in_process(config, start_runtime(config)).parties[1]
-    column, places = max(enumerate(shop.preparation.places), key=lambda each: len(each[1]))
+    column, places = max(enumerate(shop.preparation.column_places), key=lambda each: len(each[1]))
     assert len(places) > 1
     rows = torch.arange(len(shop.test))
     (permuted,) = shop._permuted(rows, Permuted(column=column, draw=0))

@@ -9,7 +9,7 @@ from conftest import small_config
 from rich.console import Console
 
 from vfl.config import parse_config
-from vfl.core.costs.decisions import recorded_decisions
+from vfl.core.costs.decisions import past_ratios
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.runtime import start_runtime
@@ -105,8 +105,8 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
     parties = {f"{tag}/party_{number}": 0.3 for tag in ("alpha", "beta") for number in range(1, 5)}
     row = {"round": 0, **parties, "reason/party_1/compute": 1.0, "predicted_exchange_s/party_1": 0.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + '\n5\n{"round": 1, "alp')
-    server.recorded = recorded_decisions(server.config, tmp_path)
-    assert list(server.recorded) == [0]
+    server.past_ratios = past_ratios(server.config, tmp_path)
+    assert list(server.past_ratios) == [0]
     metrics = server.train_round(0)
     assert row.items() - {("round", 0)} <= metrics.items()
     assert server.train_round(1)["alpha/party_1"] == 0.3

@@ -219,7 +219,7 @@ def test_training_with_missing_rows_equals_the_joint_masked_model_with_placehold
         server.train_round(round_index)
         removed = [party.pruner.state_dict()["history"][0]["removed"] for party in parties if round_index == 3]
         for exchange, rows_B in enumerate(server.exchanges.batches(round_index)):
-            present_BK = stacked(server.exchanges.shares[exchange])
+            present_BK = stacked(server.exchanges.masks[exchange])
             joint.step(rows_B, present_BK, removed if exchange == 0 else [], labels)
     assert {0, 1} < joint.sizes
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
@@ -264,7 +264,7 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
     frames = [[], [], [], []]  # of each party's embeddings, dense
     for round_index in range(2):
         server.train_round(round_index)
-        for shares in server.exchanges.shares:
+        for shares in server.exchanges.masks:
             counts = [share.count for share in shares]
             rows = [before + new for before, new in zip(rows, counts, strict=True)]
             for k, count in enumerate(counts):

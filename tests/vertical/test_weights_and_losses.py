@@ -14,7 +14,7 @@ import vfl
 from vfl.config import ConfigError, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.files import load_label_data, write_label_data
-from vfl.data.split import conceal, split_data
+from vfl.data.split import conceal_ids, split_data
 from vfl.runs.runtime import start_runtime
 
 DRAW = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path:
     keys = [int(key) for (key,) in split.labels.test.keys[1:]]
     assert split.labels.test.weights is not None
     assert split.labels.test.weights.tolist() == [1 + key % 3 for key in keys]
-    write_label_data(tmp_path / "labels.safetensors", conceal(split, b"s" * 32).labels)
+    write_label_data(tmp_path / "labels.safetensors", conceal_ids(split, b"s" * 32).labels)
     back = load_label_data(tmp_path / "labels.safetensors").train.weights
     assert back is not None
     assert sorted(back.tolist()) == sorted(weights.tolist())

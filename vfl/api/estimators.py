@@ -46,7 +46,7 @@ from vfl.api.frames_to_files import (
     write_owners,
 )
 from vfl.base.errors import PeerLost
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
@@ -279,7 +279,7 @@ class _Vertical(BaseEstimator):
         owners = self._owners(given, fitted=True)
         for name in owners:
             if name not in self.owners_:
-                raise ConfigError(f"X: no owner is called {name!r}{nearest(name, self.owners_)}")
+                raise ConfigError(f"X: no owner is called {name!r}{nearest_name(name, self.owners_)}")
         parties = self.run_.summary["parties"]
         absent = [name for name in parties if name not in owners]
         if absent and when == "refuse":

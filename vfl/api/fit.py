@@ -25,7 +25,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.frames_to_files import weights_of
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.console import ShowConsole
@@ -78,7 +78,7 @@ class ObjectsRun(Run):
     def feature_model(self, party: str) -> nn.Module:
         """Return a party's trained and pruned feature model, in evaluation mode."""
         if party not in self._models:
-            raise ConfigError(f"feature_model: no party is called {party!r}{nearest(party, list(self._models))}")
+            raise ConfigError(f"feature_model: no party is called {party!r}{nearest_name(party, list(self._models))}")
         return self._models[party]
 
     def predict(self, samples: Any = None) -> NDArray[np.floating[Any]]:

@@ -157,13 +157,13 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     """Train on in memory, until each party has sent ``rows`` or for a round; return the messages on these, by party."""
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
-    server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
+    server.past_ratios = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
     onlookers = [MessageRecorder(party.protocol, party.views) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
     server.start_round(round_index)
     exchanges = server.exchanges
-    sent_E = np.cumsum([[share.count for share in shares] for shares in exchanges.shares], axis=0).min(axis=1)
+    sent_E = np.cumsum([[mask.count for mask in masks] for masks in exchanges.masks], axis=0).min(axis=1)
     for exchange in range(min(exchanges.steps, 1 + int(np.searchsorted(sent_E, rows)))):
         exchanges.run(exchange)
     for asked in chain.from_iterable(exchanges.under_way):  # the parties may still compute

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest_name(name: str, known: Sequence[str]) -> str:
     """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
     return did_you_mean(name, known) or f"; known: {', '.join(known)}"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config.agreement import OWN, REPLAYED, SHARED
 from vfl.config.components import COMPRESSORS, SOURCES
 from vfl.config.data import TABLE_KINDS, DataConfig
@@ -307,7 +307,7 @@ class ExperimentConfig(Section):
             for name in names:
                 if name not in parties:
                     only = f"; {name} has labels alone and no model" if name in self.data.tables else ""
-                    raise ValueError(f"{field}: no party is called {name!r}{only or nearest(name, parties)}")
+                    raise ValueError(f"{field}: no party is called {name!r}{only or nearest_name(name, parties)}")
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
         self._check_resolution()

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, one_line
-from vfl.base.spelling import did_you_mean, nearest
+from vfl.base.spelling import did_you_mean, nearest_name
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.file_kinds import TABLES, kind_of
 from vfl.config.settings import Section, section_of, section_of_values
@@ -339,7 +339,7 @@ def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
     if not elsewhere and name in OTHER_WORDS and section is ExperimentConfig:
         return f"; did you mean {OTHER_WORDS[name]!r}?"
     if not elsewhere:
-        return nearest(name, _known_keys(section, location[:-1]))
+        return nearest_name(name, _known_keys(section, location[:-1]))
     shared = [sum(a == b for a, b in zip(path, given, strict=False)) for path in elsewhere]
     return f"; did you mean {'.'.join(elsewhere[shared.index(max(shared))])!r}?"
 

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from vfl.base.errors import ConfigError, Diverged, with_type
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 
 OURS = ("vfl", "parties", "models")
 """The packages of this program, whose code calls components."""
@@ -56,7 +56,7 @@ class Registry:
     def check(self, name: str) -> str:
         """Return the name. Raises ValueError, with the nearest name or all of them, if it is unknown."""
         if name not in self:
-            raise ValueError(f"unknown {self.what} {name!r}{nearest(name, self.names())}")
+            raise ValueError(f"unknown {self.what} {name!r}{nearest_name(name, self.names())}")
         return name
 
     def load(self, name: str, fits: Callable[[Any], bool] = callable) -> Any:

@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vfl.base.errors import ConfigError
-from vfl.base.spelling import closest, did_you_mean, nearest
+from vfl.base.spelling import closest, did_you_mean, nearest_name
 
 
 def shipped_folder() -> Path:
@@ -44,7 +44,7 @@ def _found(path: Path, given: str) -> Path:
     if given in names:
         return shipped_folder() / f"{given}.yaml"
     if not path.exists():
-        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *_runs()])}")
+        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest_name(given, [*names, *_runs()])}")
     return path
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config.settings import Section
 
 
@@ -80,7 +80,7 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
         if table.weight is not None and table.label is None:
             raise ValueError(f"data.tables.{owner}.weight: is a column of the label's table; name it there")
         for other in table.keys.keys() - tables.keys():
-            raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest(other, list(tables))}")
+            raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest_name(other, [*tables])}")
     for owner, table in tables.items():
         # In another owner's process nobody names the label: that owner then is somewhere else.
         if table.of_labels_only and owners != [owner] and (owners or table.file is not None):

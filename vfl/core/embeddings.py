@@ -85,24 +85,24 @@ class EmbeddingReceiver:
         received_BD = self.decode(frame, len(rows_B))
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
-    def receive_share(self, frame: Buffer, rows_B: Tensor, share: RowMask, missing: float) -> Tensor:
-        """Return the embeddings [B, D] of a batch: the sender's share from the frame, and ``missing`` elsewhere.
+    def receive_rows(self, frame: Buffer, rows_B: Tensor, mask: RowMask, missing: float) -> Tensor:
+        """Return the embeddings [B, D] of a batch: the sender's rows from the frame, and ``missing`` elsewhere.
 
         An empty frame has no rows: the sender takes no part in the batch, or was lost. Raises as ``receive``.
         """
         if not len(frame):
             return torch.full((len(rows_B), self.width), missing)
-        return share.spread(self.receive(frame, share.rows_of(rows_B)), missing)
+        return mask.spread(self.receive(frame, mask.rows_of(rows_B)), missing)
 
-    def receive_part(self, part: Part, rows_B: Tensor, share: RowMask, missing: float) -> Tensor:
-        """Return ``receive_share`` of a message's part, and set the part's dense size.
+    def receive_part(self, part: Part, rows_B: Tensor, mask: RowMask, missing: float) -> Tensor:
+        """Return ``receive_rows`` of a message's part, and set the part's dense size.
 
         Raises MessageError as well, for an empty frame with samples expected, or a frame with none expected.
         """
-        if bool(share.count) != bool(len(part.payload)):
-            raise MessageError(f"a frame of {len(part.payload)} bytes came for {share.count} samples")
-        part.dense = dense_size(share.count, self.width)
-        return self.receive_share(part.payload, rows_B, share, missing)
+        if bool(mask.count) != bool(len(part.payload)):
+            raise MessageError(f"a frame of {len(part.payload)} bytes came for {mask.count} samples")
+        part.dense = dense_size(mask.count, self.width)
+        return self.receive_rows(part.payload, rows_B, mask, missing)
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return a frame's embeddings [samples, D], checked as by ``receive``, without using or changing estimates."""

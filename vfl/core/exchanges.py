@@ -40,8 +40,8 @@ class Exchanges:
     round_index: int = field(default=-1, init=False)
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Rows [B] of each exchange of the present round."""
-    shares: list[list[RowMask]] = field(default_factory=list[list[RowMask]], init=False)
-    """The parties' shares of each exchange of the present round."""
+    masks: list[list[RowMask]] = field(default_factory=list[list[RowMask]], init=False)
+    """The parties' masks of each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Losses of the present round, at the start of each exchange."""
     under_way: deque[list[PendingReply]] = field(default_factory=deque[list[PendingReply]], init=False)
@@ -61,11 +61,11 @@ class Exchanges:
         """Derive the round's batches; return each party's first parts, and theta_0's digest if they contain it."""
         self.round_index = round_index
         self.rows = self.batches(round_index)
-        self.shares = self.presence.of_round(round_index, self.rows)
+        self.masks = self.presence.of_round(round_index, self.rows)
         self.losses = []
         self.under_way.clear()
         self.trainer.start_round(round_index, self.steps)
-        return self.protocol.start_round(self.trainer, self.shares)
+        return self.protocol.start_round(self.trainer, self.masks)
 
     def batches(self, round_index: int) -> list[Tensor]:
         """Return the rows [B] of each exchange of a round."""
@@ -104,7 +104,7 @@ class Exchanges:
 
     def samples(self) -> dict[str, tuple[int, ...]]:
         """Return the number of samples in which each party took part, by exchange of the round."""
-        samples_K = zip(*([share.count for share in shares] for shares in self.shares), strict=True)
+        samples_K = zip(*([mask.count for mask in masks] for masks in self.masks), strict=True)
         return dict(zip(self.roster.names, samples_K, strict=True))
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
@@ -118,19 +118,19 @@ class Exchanges:
 
     def _receive(self, exchange: int) -> list[Received]:
         """Return the parties' embeddings of an exchange's batch, from the oldest order."""
-        replies = zip(self.under_way.popleft(), self.shares[exchange], strict=True)
+        replies = zip(self.under_way.popleft(), self.masks[exchange], strict=True)
         # One at a time: decoded while the other parties still compute.
-        received = [self._receive_one(asked, self.rows[exchange], share) for asked, share in replies]
-        self.shares[exchange] = [each.share for each in received]
+        received = [self._receive_one(asked, self.rows[exchange], mask) for asked, mask in replies]
+        self.masks[exchange] = [each.mask for each in received]
         return received
 
-    def _receive_one(self, asked: PendingReply, rows_B: Tensor, share: RowMask) -> Received:
+    def _receive_one(self, asked: PendingReply, rows_B: Tensor, mask: RowMask) -> Received:
         receiver, missing = asked.party.receiver, self.trainer.missing
 
         def decode(reply: Message) -> Received:
             frame = reply.part(PartKind.EMBEDDING)
-            embedding_BD = receiver.receive_part(frame, rows_B, share, missing)
-            return Received(frame, embedding_BD.to(self.trainer.runtime.device), share)
+            embedding_BD = receiver.receive_part(frame, rows_B, mask, missing)
+            return Received(frame, embedding_BD.to(self.trainer.runtime.device), mask)
 
         return asked.read(decode) or self._of_nobody(receiver.width, len(rows_B))
 

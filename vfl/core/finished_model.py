@@ -28,7 +28,7 @@ from vfl.runs.runtime import Runtime
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
+class ModelForm:
     """A model in its form for evaluation."""
 
     model: nn.Module
@@ -49,8 +49,8 @@ class EvaluatedModels:
     """The pruner of the model; None of a party that does not train, which is asked for no pruned model."""
     macs: int = field(default=0, init=False)
     """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
-    _finished: Evaluated | None = field(default=None, init=False)
-    _pruned: Evaluated | None = field(default=None, init=False)
+    _finished: ModelForm | None = field(default=None, init=False)
+    _pruned: ModelForm | None = field(default=None, init=False)
     _separate: RowByRow | None = field(default=None, init=False)
     _sample_macs: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = field(
         default_factory=dict[tuple[nn.Module, tuple[torch.Size, ...]], int], init=False
@@ -71,7 +71,7 @@ class EvaluatedModels:
             case "finished":
                 evaluated = self.finished
             case "running":
-                evaluated = Evaluated(self.model, {})
+                evaluated = ModelForm(self.model, {})
             case "pruned":
                 evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
         self._count(evaluated.model, inputs)
@@ -104,7 +104,7 @@ class EvaluatedModels:
         return (total_D / len(rows_N)).float().unsqueeze(0)
 
     @property
-    def finished(self) -> Evaluated:
+    def finished(self) -> ModelForm:
         """The party's model with the statistics of its present weights."""
         self._finished = self._finished or self._finish(self.model)
         return self._finished
@@ -132,14 +132,14 @@ class EvaluatedModels:
         """Restore the statistics of the weights that the model has just loaded."""
         self.forget()
         # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
-        self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
+        self._finished, self.macs = ModelForm(self.model, state["statistics"]), int(state["macs"])
 
-    def _finish(self, model: nn.Module) -> Evaluated:
+    def _finish(self, model: nn.Module) -> ModelForm:
         if not self.estimated or not batch_norms(model):
-            return Evaluated(model, {})
+            return ModelForm(model, {})
         inputs = [self.runtime.batch(tensor, self.rows_B) for tensor in self.train.inputs]
         self._count(model, inputs)
-        return Evaluated(model, estimate_statistics(model, inputs, self.runtime))
+        return ModelForm(model, estimate_statistics(model, inputs, self.runtime))
 
     def _prune_copy(self, alpha: float) -> nn.Module:
         # Together, so that the copied pruner prunes the copied model and not the party's.

@@ -64,11 +64,11 @@ class FinishedParty:
             case Kind.EVALUATE:
                 return (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), samples)),)
             case Kind.MEAN:
-                mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
+                mean_1D = self.defence.add_noise(self.evaluated.mean_embedding())
                 return (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
             case Kind.COLUMNS:
-                return (ColumnCount(columns=len(self.preparation.places)).part(),)
-            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == len(self.preparation.places):
+                return (ColumnCount(columns=len(self.preparation.column_places)).part(),)
+            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == len(self.preparation.column_places):
                 return ()  # the owner's process notes it
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
@@ -102,13 +102,13 @@ class FinishedParty:
 
         The permutation follows from the experiment's seed, so that processes answer as one process.
         """
-        if wanted.column >= len(self.preparation.places):
+        if wanted.column >= len(self.preparation.column_places):
             raise MessageError(f"{self.name} has no column {wanted.column}")
         held = self.test.held_rows()
         stream = generator(self.config.seed, "permuted_column", wanted.draw, f"{self.name} {wanted.column}")
         instead_M = torch.arange(len(self.test))
         instead_M[held] = held[torch.randperm(len(held), generator=stream)]
-        places = list(self.preparation.places[wanted.column])
+        places = list(self.preparation.column_places[wanted.column])
         features_n = self.test.features[rows_n].clone()
         features_n[:, places] = self.test.features[instead_M[rows_n]][:, places]
         return (self.runtime.batch(features_n, torch.arange(len(rows_n))),)
@@ -129,7 +129,7 @@ class FinishedParty:
         take_shapes(self.model, state["model"])
 
     def _evaluation(self, embedding_nD: Tensor) -> bytes:
-        embedding_nD = self.defence.conceal_each(embedding_nD.cpu())
+        embedding_nD = self.defence.add_row_noise(embedding_nD.cpu())
         if self.config.evaluation.sparsified:
             embedding_nD = self.sender.as_received(embedding_nD, self.beta)
         # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.

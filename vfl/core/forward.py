@@ -87,7 +87,7 @@ class ForwardPasses:
         def call(*batch: Tensor) -> Tensor:
             return functional_call(self.model, kept, batch)
 
-        # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
+        # Skipped if nothing is replaced: to walk the modules takes as long as a small model's forward pass.
         with self._stream() as drew:
             embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
             self.draws |= drew()

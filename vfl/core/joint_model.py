@@ -97,13 +97,13 @@ class JointModel:
         """
         request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
         asked = [party.ask(request) for party in self.roster]
-        shares = self.shares(start, stop)
+        masks = self.masks(start, stop)
         embeddings: dict[str, Tensor] = {}
         for each in asked:
             party = each.party
-            share = shares[party.name]
-            embedding_BD = each.read(partial(self._decode, party, share))
-            here_B1 = share.present_B[:, None] & (embedding_BD is not None)
+            mask = masks[party.name]
+            embedding_BD = each.read(partial(self._decode, party, mask))
+            here_B1 = mask.present_B[:, None] & (embedding_BD is not None)
             if embedding_BD is None:
                 embedding_BD = self.missing(stop - start, party.receiver.width)
             if party.name in self.instead:
@@ -114,12 +114,12 @@ class JointModel:
     def permuted(self, party: PartyProxy, start: int, stop: int, permuted: Permuted) -> Tensor:
         """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
         wanted = SampleRange(start=start, stop=stop, permuted=permuted)
-        share = self.shares(start, stop)[party.name]
-        came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, share))
+        mask = self.masks(start, stop)[party.name]
+        came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, mask))
         return self.missing(stop - start, party.receiver.width) if came is None else came
 
-    def shares(self, start: int, stop: int) -> dict[str, RowMask]:
-        """Return each party's share of the samples ``start`` to ``stop``: those for which it has a row."""
+    def masks(self, start: int, stop: int) -> dict[str, RowMask]:
+        """Return each party's mask of the samples ``start`` to ``stop``: those for which it has a row."""
         present_MK = self.samples.present
         if present_MK is None:
             return {name: RowMask.of_all(stop - start) for name in self.roster.names}
@@ -157,12 +157,12 @@ class JointModel:
 
         return RowByRow(copy.deepcopy(self.head.head), self.head.runtime.forward, probes)
 
-    def _decode(self, party: PartyProxy, share: RowMask, reply: Message) -> Tensor:
+    def _decode(self, party: PartyProxy, mask: RowMask, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""
         receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
-        if not share.count:
-            return self.missing(len(share.present_B), receiver.width)
-        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
+        if not mask.count:
+            return self.missing(len(mask.present_B), receiver.width)
+        embedding_nD = decode_finite(frame, (mask.count, receiver.width), self.config.wire.values, receiver.what)
         if embedding_nD.abs().max() > MOST_TESTED:
             raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
-        return share.spread(embedding_nD, self.head.missing)
+        return mask.spread(embedding_nD, self.head.missing)

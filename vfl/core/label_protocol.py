@@ -39,7 +39,7 @@ class Received(NamedTuple):
     """The frame as received, with its dense size."""
     embedding_BD: Tensor
     """Decoded embedding, on the head's device."""
-    share: RowMask
+    mask: RowMask
     """The samples in which the party takes part."""
 
 
@@ -65,11 +65,11 @@ class ShareEmbeddings:
 
     head_sync: HeadSync
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
-        """Return theta_0 as each party's parts and its digest, if parties replay; they know their shares already."""
+    def start_round(self, trainer: HeadTrainer, masks: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
+        """Return theta_0 as each party's parts and its digest, if parties replay; they know their masks already."""
         if self.head_sync == "broadcast":
-            return [()] * len(shares[0]), None
-        return [trainer.parts()] * len(shares[0]), weights_digest(trainer.head.state_dict())
+            return [()] * len(masks[0]), None
+        return [trainer.parts()] * len(masks[0]), weights_digest(trainer.head.state_dict())
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with theta_0 of this exchange if it is broadcast."""
@@ -94,15 +94,15 @@ class ReturnGradients:
     defence: Defence | None = None
     """Defence applied to each party's gradients before they leave."""
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
-        """Return each party's own share, unless all are whole; others' gaps stay hidden. No theta_0 is sent.
+    def start_round(self, trainer: HeadTrainer, masks: Sequence[Sequence[RowMask]]) -> tuple[PartsK, str | None]:
+        """Return each party's own mask, unless all are whole; others' gaps stay hidden. No theta_0 is sent.
 
         A party cannot tell whether it lacks a sample or is left out of it.
         """
-        if all(share.whole for exchange in shares for share in exchange):
-            return [()] * len(shares[0]), None
-        # `zip` turns shares by exchange into shares by party.
-        return [(Part(PartKind.PRESENCE, pack(own)),) for own in zip(*shares, strict=True)], None
+        if all(mask.whole for exchange in masks for mask in exchange):
+            return [()] * len(masks[0]), None
+        # `zip` turns masks by exchange into masks by party.
+        return [(Part(PartKind.PRESENCE, pack(own)),) for own in zip(*masks, strict=True)], None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
@@ -116,7 +116,7 @@ class ReturnGradients:
         size = len(batch.rows_B)
         gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(size)
         sent = [
-            sender.send(self._defended(each.share.rows_of(gradient_BD), size) * scale, each.share.rows_of(batch.rows_B))
+            sender.send(self._defended(each.mask.rows_of(gradient_BD), size) * scale, each.mask.rows_of(batch.rows_B))
             for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
         ]
         return [(part,) for part in sent], [loss]
@@ -168,7 +168,7 @@ class HeadReplica:
     def __post_init__(self) -> None:
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
-        self._shares: list[list[RowMask]] = []  # the parties' shares of each batch
+        self._masks: list[list[RowMask]] = []  # the parties' masks of each batch
         self._own = RowMask.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
@@ -176,14 +176,14 @@ class HeadReplica:
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
-        """Load theta_0, noting the replica's drift from it; return the party's share of each batch."""
-        self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
+        """Load theta_0, noting the replica's drift from it; return the party's mask of each batch."""
+        self._batches, self._masks = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index, len(batches))
         if self.head_sync == "replay":
             self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
             if head_digest != weights_digest(self.trainer.head.state_dict()):
                 raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
-        return [shares[self.position] for shares in self._shares]
+        return [masks[self.position] for masks in self._masks]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the others' embeddings and, if it is broadcast, load theta_0; the others received ``sent_nD``."""
@@ -191,12 +191,12 @@ class HeadReplica:
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
         self.trainer.start_exchange(exchange)
-        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]  # a copy: the own part is taken out
-        self._own = shares.pop(self.position)
+        rows_B, masks = self._batches[exchange], [*self._masks[exchange]]  # a copy: the own part is taken out
+        self._own = masks.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device
         embeddings = [
-            other.receive_share(frame, rows_B, share, missing)
-            for other, frame, share in zip(self.others, frames, shares, strict=True)
+            other.receive_rows(frame, rows_B, mask, missing)
+            for other, frame, mask in zip(self.others, frames, masks, strict=True)
         ]
         embeddings.insert(self.position, self._own.spread(sent_nD, missing))
         self._sent_nD = sent_nD.to(device)
@@ -214,7 +214,7 @@ class HeadReplica:
         """
         representation = [*self._embeddings]
         representation[self.position] = self._own.spread(embedding_nD, self.trainer.missing)
-        # By value, not by beta: what decides is whether the server's Phi_0 has these very bits.
+        # Values are compared, not beta: the shortcut is exact only if the server holds these very bits.
         # Only once: the gradients wait in theta_0's .grad for `finish`. A broadcast head takes no steps here.
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
@@ -270,7 +270,7 @@ class ReceivedGradient:
         self._gradient_nD = torch.empty(0)
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
-        """Read the party's own share from the server; without one it is all samples."""
+        """Read the party's own mask from the server; without one it is all samples."""
         self._batches = batches
         told = message.payloads(PartKind.PRESENCE)
         return unpack(told[0], batches) if told else [RowMask.of_all(len(rows_B)) for rows_B in batches]

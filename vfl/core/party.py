@@ -125,8 +125,8 @@ class FeatureParty(FinishedParty):
         self.resize(assigned.resolution or 1.0)
         batch_size = self.config.training.batch_size
         batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
-        shares = self.protocol.start_round(message, assigned.head_digest, batches)
-        self.batches = [share.rows_of(rows_B) for rows_B, share in zip(batches, shares, strict=True)]
+        masks = self.protocol.start_round(message, assigned.head_digest, batches)
+        self.batches = [mask.rows_of(rows_B) for rows_B, mask in zip(batches, masks, strict=True)]
         # With labels at the server it is the server that says who takes part, by the match it has: perhaps an older
         # one.
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
@@ -307,7 +307,7 @@ class FeatureParty(FinishedParty):
     def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
         self.meter.forward(self.macs, len(inputs[0]))
         embedding_nD, used = self.passes.embed(inputs, weights)
-        return ForwardPass(self.defence.conceal(embedding_nD), used)
+        return ForwardPass(self.defence.add_noise(embedding_nD), used)
 
     def _embed_sample(self) -> None:
         # In a batch's own statistics, as in training: the running ones lag behind.

@@ -31,24 +31,24 @@ from vfl.messages.messages import Buffer, MessageError
 
 @dataclass(frozen=True, eq=False)
 class RowMask:
-    """A party's share of a batch: the samples in which it takes part."""
+    """The samples of a batch in which a party takes part."""
 
     present_B: Tensor
     """bool [B], True for samples in which it takes part."""
     count: int
     """Number of these samples, n."""
     whole: bool
-    """The share is all samples of the batch."""
+    """All samples of the batch are."""
 
     @classmethod
     def of(cls, present_B: Tensor) -> "RowMask":
-        """Return the share given by a mask of samples."""
+        """Return the mask of the samples that are True."""
         count = int(present_B.sum())
         return cls(present_B, count, count == len(present_B))
 
     @classmethod
     def of_all(cls, samples: int) -> "RowMask":
-        """Return the share of all samples of a batch."""
+        """Return the mask of all samples of a batch."""
         return cls(torch.ones(samples, dtype=torch.bool), samples, whole=True)
 
     def rows_of(self, tensor_BD: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class Presence:
         return [float(share) for share in (held_NK * stays_N1).mean(dim=0)]
 
     def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[RowMask]]:
-        """Return each party's share of each of a round's batches of rows [B].
+        """Return each party's mask of each of a round's batches of rows [B].
 
         Of the parties that have a row for a sample at least one stays, the one with the highest draw.
         """
@@ -115,13 +115,13 @@ class Presence:
         return held_BK & ((drawn_BK >= self.dropout) | highest_BK)
 
 
-def pack(shares: Sequence[RowMask]) -> bytes:
-    """Return one party's shares of a round's batches as bits."""
-    return np.packbits(torch.cat([share.present_B for share in shares]).numpy()).tobytes()
+def pack(masks: Sequence[RowMask]) -> bytes:
+    """Return one party's masks of a round's batches as bits."""
+    return np.packbits(torch.cat([mask.present_B for mask in masks]).numpy()).tobytes()
 
 
 def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[RowMask]:
-    """Return the shares that ``pack`` wrote. Raises MessageError for bits of another number of samples."""
+    """Return the masks that ``pack`` wrote. Raises MessageError for bits of another number of samples."""
     sizes = [len(rows_B) for rows_B in batches]
     if len(bits) != -(-sum(sizes) // 8):
         raise MessageError(f"presence of {8 * len(bits)} samples came, the round has {sum(sizes)}")

@@ -120,7 +120,7 @@ class HeadServer:
         )
         self.assign = build_controller(given)
         """Function that chooses the ratios of a round; another one can be set."""
-        self.recorded: Mapping[int, Mapping[str, Ratios]] = {}
+        self.past_ratios: Mapping[int, Mapping[str, Ratios]] = {}
         """Ratios by round that were chosen before a resume."""
         self.unmet: list[str] = []
         """Parties that the user was warned about, as they cannot reach the controller's goal."""
@@ -153,7 +153,7 @@ class HeadServer:
         self._under_way_s = {party.name: party.under_way_s or 0.0 for party in self.roster}
         parts, head_digest = self.exchanges.start_round(round_index)
         # Rates are measured: a round that is repeated after a resume would be given other ratios.
-        self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
+        self.ratios = self.past_ratios.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
         given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}

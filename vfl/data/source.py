@@ -51,7 +51,7 @@ class NewSamples:
     """Tables only: the key columns' names, then every sample's key; empty if a sample has no name but its id."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Tables only: by owner that is not absent, bool [N], True if it has a row for the sample."""
-    order: Tensor | None = None
+    file_order: Tensor | None = None
     """Tables only: the samples in the order of the rows of the table that names them, int64 [N]."""
     known_as: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict[str, Sequence[Sequence[str]]])
     """Result of ``served_rows`` only: each sample's key at another owner, by owner, if that is not the sample's own
@@ -80,7 +80,7 @@ class Preparation:
         return self._features
 
     @property
-    def places(self) -> Sequence[Sequence[int]]:
+    def column_places(self) -> Sequence[Sequence[int]]:
         """Places in a prepared row of each raw column's values; none if rows have no columns."""
         return ()
 
@@ -204,7 +204,7 @@ class Source:
         """Restore the result of ``names``, which then needs no training data."""
 
     def column_names(self, party: str) -> list[str]:
-        """Return the names of a party's columns, as `Preparation.places` counts them; none if they have no names."""
+        """Return the names of a party's columns, as `Preparation.column_places` counts them; empty without names."""
         return []
 
     def check(self, samples: Samples) -> None:

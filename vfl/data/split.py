@@ -37,16 +37,16 @@ def split_data(config: ExperimentConfig) -> Split:
     return split_samples(open_source(config))
 
 
-def conceal(split: Split, secret: bytes) -> Split:
+def conceal_ids(split: Split, secret: bytes) -> Split:
     """Give all samples new ids, drawn from the secret, and sort them by these ids.
 
     Positions in a data set tell labels: a folder of images is listed class by class. Without the secret (32 bytes) the
     new ids and order tell nothing; with it the same split results again.
     """
     parties = tuple(
-        PartyData(part.party, _concealed(part.train, secret), _concealed(part.test, secret)) for part in split.parties
+        PartyData(part.party, _renumbered(part.train, secret), _renumbered(part.test, secret)) for part in split.parties
     )
-    train, test = _concealed(split.labels.train, secret), _concealed(split.labels.test, secret)
+    train, test = _renumbered(split.labels.train, secret), _renumbered(split.labels.test, secret)
     return Split(parties, LabelData(split.labels.classes, train, test))
 
 
@@ -71,7 +71,7 @@ def party_file(party: str) -> str:
     return f"{party}.safetensors"
 
 
-def _concealed(held: H, secret: bytes) -> H:
+def _renumbered(held: H, secret: bytes) -> H:
     """Return rows under new ids, 63 bits of a keyed hash of the old ones, in ascending order of them."""
     # Everybody's rows go through this with one secret: equal old ids stay equal, and so do the orders of all holders.
     digests = [hashlib.blake2b(str(old).encode(), key=secret, digest_size=8).digest() for old in map(int, held.ids)]

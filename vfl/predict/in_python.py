@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.base.errors import ConfigError, PeerLost
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.frames import write_frame
 from vfl.predict.predict import predict_in_process
@@ -27,7 +27,7 @@ def predict_in_python(run: Run, samples: object) -> NDArray[np.floating[Any]]:
             if isinstance(given, Path):
                 return predict_in_process(run.folder, given, (), "refuse").probabilities_NC.numpy()
             predicted = predict_in_process(run.folder, None, (), "refuse", given)
-            return predicted.probabilities_NC[predicted.order].numpy()
+            return predicted.probabilities_NC[predicted.file_order].numpy()
         except (ValueError, PeerLost) as error:
             raise ConfigError(_for_python(str(error), Path(folder))) from None
 
@@ -44,7 +44,7 @@ def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Pa
     owners, tables = run.config.owners, dict[str, Path]()
     for owner, table in cast(Mapping[str, object], samples).items():
         if owner not in owners:
-            raise ConfigError(f"samples: no owner is called {owner!r}{nearest(owner, owners)}")
+            raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")
         if isinstance(table, str | Path):
             tables[owner] = Path(table)
         else:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.costs.decisions import recorded_decisions
+from vfl.core.costs.decisions import past_ratios
 from vfl.core.costs.summary_table import summary_table
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
@@ -31,7 +31,7 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
             "warning: privacy.record: ignored, as all parties are in this process; lvfl audit needs none"
         )
     server = build_in_process(config, stage.runtime, stage.progress.on_step).server
-    server.recorded = recorded_decisions(config, stage.run_dir)
+    server.past_ratios = past_ratios(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 
 

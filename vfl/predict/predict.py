@@ -19,7 +19,7 @@ from torch import Tensor
 from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.base.metrics import format_metric, title
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import label_owner
 from vfl.core.joint_model import JointModel
@@ -52,7 +52,7 @@ class Prediction:
     """Tables only: key columns and keys, as in `NewSamples`."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Tables only: by owner, bool [N], True for samples for which it has a row."""
-    order: Tensor | None = None
+    file_order: Tensor | None = None
     """Tables only: order of the samples, as in `NewSamples`."""
 
     @property
@@ -106,7 +106,7 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
     check_word("--when-absent", when_absent)
     for name in absent:
         if name not in names:
-            raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")
+            raise ConfigError(f"--absent: no party is called {name!r}{nearest_name(name, names)}")
     if absent and when_absent == "refuse":
         who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
         raise PeerLost(f"{who}; --when-absent placeholder, zeros or mean would predict without")
@@ -116,8 +116,8 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
 
 def with_replacements(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> JointModel:
     """Return the joint model that does not ask some parties, with what replaces missing embeddings."""
-    shares = joint.shares(0, len(joint.samples.values))
-    lacking = [name for name, share in shares.items() if name in away or not share.whole]
+    masks = joint.masks(0, len(joint.samples.values))
+    lacking = [name for name, mask in masks.items() if name in away or not mask.whole]
     instead: Mapping[str, Tensor] = {}
     match when_absent:
         case "mean":
@@ -216,7 +216,7 @@ def predict_new_rows(
         for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
             warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
-    return replace(predict(joint, away, when_absent), order=samples.order)
+    return replace(predict(joint, away, when_absent), file_order=samples.file_order)
 
 
 def predict(joint: JointModel, absent: Collection[str], when_absent: WhenAbsent) -> Prediction:
@@ -231,8 +231,8 @@ def predict(joint: JointModel, absent: Collection[str], when_absent: WhenAbsent)
         scores = scores_of(joint, predictions_NC, absent, when_absent)
         if absent and len(joint.roster.present) == len(joint.roster.names):
             (scores["with all parties"],) = scores_of(joint, joint.predictions(), (), when_absent).values()
-    shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
-    owners = {name: share.present_B for name, share in shares.items() if name not in absent}
+    masks = joint.masks(0, len(samples.ids)) if samples.keys else {}
+    owners = {name: mask.present_B for name, mask in masks.items() if name not in absent}
     labels_N = samples.values if joint.labelled else None
     return Prediction(samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners)
 
@@ -269,7 +269,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
         if not named or owner in tables:
             raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
         if owner not in names:
-            raise ConfigError(f"--table: unknown party {owner!r}{nearest(owner, names)}")
+            raise ConfigError(f"--table: unknown party {owner!r}{nearest_name(owner, names)}")
         tables[owner] = Path(path)
     return tables
 

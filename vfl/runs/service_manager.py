@@ -1,4 +1,4 @@
-"""Signs of life for the service manager that started this process, if one did: systemd's sd_notify(3)."""
+"""Notices to systemd that this process is alive: sd_notify(3)."""
 
 import os
 import socket

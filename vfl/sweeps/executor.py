@@ -155,14 +155,14 @@ class Executor(ABC, Generic[Handle]):
         waits = {run.folder for run in left if run.after and unfinished.get(run.after[0], inf) < run.after[1]}
         run = next((run for run in left if run.folder not in waits), None)
         # No run overtakes it: if this one has no room, smaller ones wait as well.
-        return run if run is not None and len(at_work) < self.places(run) else None
+        return run if run is not None and len(at_work) < self.slots(run) else None
 
     @abstractmethod
     def threads(self, wanted: int | None) -> int:
         """Return the number of threads of a run whose experiment asks for ``wanted``, None if it names no number."""
 
     @abstractmethod
-    def places(self, run: QueuedRun) -> int:
+    def slots(self, run: QueuedRun) -> int:
         """Return the number of runs like this one that fit at once. Raises ConfigError if not even one does."""
 
     @abstractmethod

@@ -96,8 +96,8 @@ class OnRay(Executor[RayRun]):
         """Return the CPUs of a run."""
         return self.resources.cpus or wanted or 1
 
-    def places(self, run: QueuedRun) -> int:
-        """Count the places on the nodes that are alive."""
+    def slots(self, run: QueuedRun) -> int:
+        """Count the slots on the nodes that are alive."""
         needs = {name: need for name, need in self._needs(run).items() if need}
         rooms = [
             min(int(node["Resources"].get(name, 0) // need) for name, need in needs.items()) for node in self._nodes()

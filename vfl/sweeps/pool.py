@@ -49,7 +49,7 @@ class LocalProcesses(Executor[LocalRun]):
                 warnings.warn(f"resources.{name}: local runs share what there is; --jobs says how many", stacklevel=2)
         return self.resources.cpus or max(1, (wanted or cores()) // self.jobs)
 
-    def places(self, run: QueuedRun) -> int:
+    def slots(self, run: QueuedRun) -> int:
         """Return the number of jobs."""
         return self.jobs
 

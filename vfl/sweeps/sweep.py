@@ -94,7 +94,7 @@ def train_sweep(
     state = SweepState(folder, keep_checkpoints)
     state.add(sweep.runs(fixed["threads"]))
     if unfinished := [run for run in state.runs if run.folder not in state.summaries]:
-        executor.places(unfinished[0])  # refuses what has room nowhere, before anything is written
+        executor.slots(unfinished[0])  # refuses what has room nowhere, before anything is written
     executor.open_folder(state.runs_dir)
     view = SweepView(console, len(state.runs), state.runs_dir)
     with only_process_in(folder), view:
@@ -115,7 +115,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
     if not done:
         return [*lines, f"{every} runs, none finished: how long one takes is known after the first"]
     seconds = sum(state.summaries[name]["wall_time_s"] for name, done in finished.items() if done) / done
-    minutes = seconds * (every - done) / min(executor.places(state.runs[0]), max(1, every - done)) / 60
+    minutes = seconds * (every - done) / min(executor.slots(state.runs[0]), max(1, every - done)) / 60
     return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
 
 

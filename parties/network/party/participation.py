@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.messages.messages import Kind, Message
-from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.inbox import Over, ReceivedOrder
 from vfl.parties.network.transport.security import last_word
@@ -39,7 +39,7 @@ class Participation:
     """Returns whether an order takes less than handing it to the party's thread and its answer back."""
 
     def __post_init__(self) -> None:
-        self.audit = AuditLog(self.run_dir)
+        self.audit = ActionLog(self.run_dir)
         self.leaving = False
         self.run = ""
         """Id of the run in the server's welcome; "" before the first one."""

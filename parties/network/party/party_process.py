@@ -21,8 +21,8 @@ from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, far_cells, open_source, prepare_party
 from vfl.messages.control import ColumnImportance
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.action_log import NAME as AUDIT
-from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.action_log import NAME as ACTIONS
+from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests, Terms, check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.noise_key import noise_key
@@ -136,7 +136,7 @@ def run_party(
 
     tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
     dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
-    forget_attempt(run_dir, AUDIT)
+    forget_attempt(run_dir, ACTIONS)
     config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
@@ -157,7 +157,7 @@ def run_party(
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end, dialer, closing(view):
+    with leading(workers), only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end, dialer, closing(view):
         update_config(run_dir, config)
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)

@@ -14,7 +14,7 @@ from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.config import ConfigError, NetworkConfig
 from vfl.console import INTERRUPTED
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.action_log import AWAITED, AuditLog, limited
+from vfl.parties.network.action_log import AWAITED, ActionLog, limited
 from vfl.parties.network.admission import Expected, JoinRefused, check_hello, check_identity
 from vfl.parties.network.clock_and_threads import SYSTEM, System, close
 from vfl.parties.network.server.connection import PartyConnection
@@ -73,7 +73,7 @@ class Hub:
         self.barred: dict[str, str] = {}
         """Reasons why parties are no longer admitted, by name."""
         self.lists = Lists(self.network.tls, self.log)
-        self.audit = AuditLog(self.folder)
+        self.audit = ActionLog(self.folder)
         self._streams = Counter[str]()
         """Number of open streams, by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}

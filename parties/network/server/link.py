@@ -26,8 +26,8 @@ class RemoteLink:
         self.under_way_s = 0.0
         self._answered_s = 0.0
         connection.start_session(session)
-        # As built, which also has a run without a checkpoint begin alike everywhere; ``load`` may follow.
-        self._restore(reference(0, ""))
+        # Every party starts from its initial state, so that runs without a checkpoint agree; ``load`` may follow.
+        self._restore(checkpoint_reference(0, ""))
 
     def send(self, request: Message) -> "Future[Message]":
         """Send a message; the future holds the reply. Both raise PeerLost."""
@@ -52,13 +52,13 @@ class RemoteLink:
         def refer(message: Message) -> State:
             saved = Saved.of(message)
             self.connection.rounds.add(rounds)
-            return reference(rounds, saved.digest)
+            return checkpoint_reference(rounds, saved.digest)
 
         return self.connection.order(Message(Kind.SAVE, parts=(Save(round=rounds).part(),)), refer)
 
     def load(self, state: State) -> "Future[None]":
         """Let the party restore the state of a reference. Raises ValueError for a malformed state."""
-        if not state.keys() >= reference(0, "").keys():
+        if not state.keys() >= checkpoint_reference(0, "").keys():
             raise ValueError(
                 f"--resume: the saved run trained {self.name} in the server's process; resume with lvfl train alone"
             )
@@ -79,7 +79,7 @@ class RemoteLink:
         return self.connection.order(Message(Kind.RESTORE, parts=(restore.part(),)), lambda message: None)
 
 
-def reference(rounds: int, digest: str) -> State:
+def checkpoint_reference(rounds: int, digest: str) -> State:
     """Return the server's reference to a party's state: the round and digest of the party's own checkpoint.
 
     ``as_of``: the round that the state belongs to at the server; later than ``round`` if the party was absent

@@ -12,13 +12,13 @@ from vfl.base.metrics import headline
 from vfl.config import ExperimentConfig
 from vfl.console import DONE, INTERRUPTED
 from vfl.core.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
-from vfl.core.costs.decisions import recorded_decisions
+from vfl.core.costs.decisions import past_ratios
 from vfl.core.parties import Parties
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
-from vfl.parties.network.action_log import NAME as AUDIT
-from vfl.parties.network.action_log import AuditLog
+from vfl.parties.network.action_log import NAME as ACTIONS
+from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests, check_mode
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.noise_key import noise_key
@@ -138,7 +138,7 @@ class ServerProcess:
             stage.progress.on_step,
             noise_key(self.config, self.run_dir),
         )
-        server.recorded = recorded_decisions(self.config, self.run_dir)
+        server.past_ratios = past_ratios(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
         outcome = train(built, self.config, stage, store, [self.breaks])
         if outcome.finished or outcome.signal_name:
@@ -258,7 +258,7 @@ def run_server(
     if config.parties_at_once > 1:
         console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
     tls = load_identity(SERVER, config.network, insecure=insecure)
-    forget_attempt(run_dir, RUN_ID, AUDIT)
+    forget_attempt(run_dir, RUN_ID, ACTIONS)
     config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
@@ -266,7 +266,7 @@ def run_server(
         use_threads_for(config, macs_of_head(config))
     labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
-    with only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end:
+    with only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end:
         update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:

@@ -1,4 +1,4 @@
-"""Sockets that listen, or the reason why not in the words of a setting."""
+"""Opening of listening sockets; errors name the setting."""
 
 import errno
 import socket

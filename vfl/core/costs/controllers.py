@@ -130,7 +130,7 @@ def _explained(
     computing: Container[str],
 ) -> dict[str, Ratios]:
     """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""
-    unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
+    unchanged = {party: each.nearest_choice(present[party]) for party, each in choices.items()}
     chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
     # By the goal itself, not by the possible limit: a party that misses it has ratios at their bounds.
     missed = goal.missed(chosen, goal.slack)

@@ -66,7 +66,7 @@ class Choices(NamedTuple):
         """The strongest lightweighting."""
         return Ratios(self.alphas[-1], self.betas[-1])
 
-    def nearest(self, ratios: Ratios) -> Ratios:
+    def nearest_choice(self, ratios: Ratios) -> Ratios:
         """Return the weakest allowed ratios that are not below the given ones, or the strongest."""
         return Ratios(at_least(ratios.alpha, self.alphas), at_least(ratios.beta, self.betas))
 

@@ -28,13 +28,13 @@ def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
     if unmet:
         warnings.warn(
             f"lightweighting: {', '.join(unmet)} cannot meet the controller's goal within alpha_max and beta_max; "
-            "it is missed by as little as they allow",
+            "the closest allowed ratios are used",
             stacklevel=2,
         )
     return [*told, *unmet]
 
 
-def recorded_decisions(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
+def past_ratios(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
     """Return the ratios that a controller chose earlier, by round, from the rows of the run's folder."""
     rows = whole_rows(run_dir) if config.lightweighting.measures else []
     return {int(row["round"]): {party: _decision(row, party) for party in config.parties} for row in rows}

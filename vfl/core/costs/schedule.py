@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vfl.base.errors import ConfigError
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.schedules import PartySchedule, schedule_of, value_at
 
@@ -93,7 +93,7 @@ def chosen_ratios(what: str, given: Any, parties: Sequence[str]) -> dict[str, Ra
         raise ConfigError(f"{what}: must return {{party: (alpha, beta)}}, returned {given!r}") from None
     for party, each in ratios.items():
         if party not in parties:
-            raise ConfigError(f"{what}: no party is called {party!r}{nearest(str(party), parties)}")
+            raise ConfigError(f"{what}: no party is called {party!r}{nearest_name(str(party), parties)}")
         for ratio in each[:2]:
             if not 0.0 <= ratio < 1.0:
                 raise ConfigError(f"{what}: {ratio} of {party} is outside [0, 1)")

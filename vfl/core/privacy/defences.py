@@ -91,16 +91,16 @@ Defence = MaxNorm | Gaussian
 class NoDefence:
     """A party without a defence: its embeddings leave unchanged."""
 
-    def conceal(self, embedding_nD: Tensor) -> Tensor:
+    def add_noise(self, embedding_nD: Tensor) -> Tensor:
         """Return the embeddings of a batch as they may leave the party, with their graph."""
         return embedding_nD
 
     @property
     def embeds_alone(self) -> bool:
-        """Each row outside of training must be embedded alone, for ``conceal_each``."""
+        """Each row outside of training must be embedded alone, for ``add_row_noise``."""
         return False
 
-    def conceal_each(self, embedding_nD: Tensor) -> Tensor:
+    def add_row_noise(self, embedding_nD: Tensor) -> Tensor:
         """Return embeddings outside of training as they may leave the party, each regardless of those beside it."""
         return embedding_nD
 
@@ -110,12 +110,12 @@ class NoDefence:
 
 
 @dataclass(frozen=True)
-class Concealed(NoDefence):
+class NoisyEmbeddings(NoDefence):
     """A party that sends noisy embeddings."""
 
     defence: Gaussian
 
-    def conceal(self, embedding_nD: Tensor) -> Tensor:
+    def add_noise(self, embedding_nD: Tensor) -> Tensor:
         """Return the clipped embeddings with noise."""
         return self.defence.apply(embedding_nD)
 
@@ -124,7 +124,7 @@ class Concealed(NoDefence):
         """Return True: a row's last bits, and so its noise, would depend on the rows beside it."""
         return True
 
-    def conceal_each(self, embedding_nD: Tensor) -> Tensor:
+    def add_row_noise(self, embedding_nD: Tensor) -> Tensor:
         """Return the clipped embeddings with noise that follows from the secret and the row's embedding.
 
         Whoever asks for a row again, beside others, gets the same numbers: there is nothing to average.
@@ -153,7 +153,7 @@ def party_defence(privacy: PrivacyConfig, secret: bytes) -> NoDefence:
     """Return a party's defence of its embeddings."""
     match privacy.embeddings:
         case "gaussian":
-            return Concealed(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
+            return NoisyEmbeddings(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
         case "distance_correlation":
             return Decorrelated(privacy.embedding_strength)
         case None:

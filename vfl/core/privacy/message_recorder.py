@@ -62,9 +62,9 @@ class MessageRecorder:
         """Begin a round, and record the rows in which the party takes part."""
         self.round_index = message.round_index
         self.rows, self.embeddings, self.gradients, self.shifts = [], [], [], []
-        shares = self.protocol.start_round(message, head_digest, batches)
-        self._rows_by_exchange = [share.rows_of(rows_B) for share, rows_B in zip(shares, batches, strict=True)]
-        return shares
+        masks = self.protocol.start_round(message, head_digest, batches)
+        self._rows_by_exchange = [mask.rows_of(rows_B) for mask, rows_B in zip(masks, batches, strict=True)]
+        return masks
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Receive an update, and record it with the embedding that it answers."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vfl.base.errors import ConfigError
-from vfl.base.spelling import nearest
+from vfl.base.spelling import nearest_name
 from vfl.data.tables.cells import TableError, is_number, why_missing
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
@@ -88,7 +88,7 @@ def positive_last(
     if len(classes) != 2:
         raise ConfigError(f"{field}: is for two classes, and there are {len(classes)}; leave it out")
     if positive not in classes:
-        raise ConfigError(f"{field}: no class is called {positive!r}{nearest(positive, classes)}")
+        raise ConfigError(f"{field}: no class is called {positive!r}{nearest_name(positive, classes)}")
     return (*(name for name in classes if name != positive), positive)
 
 

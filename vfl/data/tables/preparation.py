@@ -71,7 +71,7 @@ class TablePreparation(Preparation):
         return TableFeatures("table", (width,), sizes, bins, self.both)
 
     @property
-    def places(self) -> list[list[int]]:
+    def column_places(self) -> list[list[int]]:
         """Places in a prepared row of each raw column's values: its number and indicator in each form, or its code."""
         numbers, gaps = len(self.mean_F), self.gaps.nonzero()[:, 0].tolist()
         width, forms = numbers + len(gaps), 1 + self.both

@@ -176,7 +176,7 @@ class Tables(Source):
             tuple(parts.get(owner, away) for owner in self.parties),
             keys=(key, *key_cells(joined.keys)),
             present={o: torch.from_numpy(joined.rows[o] >= 0) for o in owners},
-            order=torch.from_numpy(joined.rows[first].argsort()),
+            file_order=torch.from_numpy(joined.rows[first].argsort()),
             known_as={other: key_cells(key.take(pa.array(joined.rows[first]))) for other, key in foreign.items()},
         )
 
