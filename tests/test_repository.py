@@ -163,7 +163,7 @@ def test_only_horizontal_learning_reads_its_settings():
         str(path.relative_to(ROOT))
         for path in SOURCES
         if not {"horizontal", "config", "lab"} & set(path.parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in parsed(path)
         if isinstance(node, ast.Attribute) and node.attr == "horizontal"
     }
     assert readers == {"vfl/reports/write.py"}
