@@ -4,6 +4,8 @@ All of it is done in one event loop, that of HTTP and of the parties' streams: h
 takes longer than a small model's score. Only a head too large for that computes in a thread. A party that is away, slow
 or lost holds up nobody: for that batch it is away. Every batch is of one version of the model.
 """
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# torch's own signatures are partly untyped.
 
 import asyncio
 import time
