@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor
 
 from vfl.config.components import CLASSIFIERS, SOURCES
@@ -27,6 +28,11 @@ IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm
 def release(*values: Any) -> Any:
     """Values of a parametrized test that are for a release."""
     return pytest.param(*values, marks=pytest.mark.release)
+
+
+def examples(number: int, **options: Any) -> settings:
+    """Examples of a property: as many as a release tries, which is four times what every run does."""
+    return settings(max_examples=max(4, number * settings.default.max_examples // 100), **options)
 
 
 def load_dataset(

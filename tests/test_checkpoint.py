@@ -14,8 +14,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 from checkpoint_states import assert_same, content
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from shorthand import examples
 
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, CorruptCheckpoint, State
@@ -74,7 +75,7 @@ def states() -> st.SearchStrategy[State]:
 
 
 class TestRoundTrip:
-    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(state=states())
     def test_any_state_comes_back_bit_for_bit(self, tmp_path: Path, state: State) -> None:
         assert_same(save_and_load(tmp_path, state), state)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from shorthand import examples
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
 from vfl.config.files import read_yaml
@@ -387,7 +388,7 @@ def outcome(path: Path) -> str:
 
 
 @example({"base": 300 * "a"}, True)
-@settings(max_examples=150)
+@examples(150)
 @given(st.dictionaries(keys | scalars, anything, max_size=6), st.booleans())
 def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, content, named: bool):
     path = write(tmp_path_factory.getbasetemp(), content | ({"name": "x"} if named else {}), "anything.yaml")

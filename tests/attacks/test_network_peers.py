@@ -104,6 +104,7 @@ def refused(answer: Message | str) -> str:
     return Refusal.of(answer).reason
 
 
+@pytest.mark.release
 def test_63_parties_that_dial_at_once_all_get_in(authority: Authority, tmp_path: Path):
     with listening(authority, tmp_path) as (hub, network), ExitStack() as stack:
         dialers = [stack.enter_context(dialling(network, made(authority, name), name)) for name in NAMES]

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from shorthand import load_dataset
+from shorthand import examples, load_dataset
 
 from vfl.config import ConfigError, parse_config
 from vfl.config.components import SOURCES
@@ -23,7 +23,7 @@ def load(kind: str, root: Path | None, train: int | None = None, test: int | Non
     return load_dataset(kind, root, train_samples=train, test_samples=test, seed=0, **options)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(train=st.integers(1, 1400), test=st.integers(1, 397), seed=st.integers(0, 2**40))
 def test_ids_are_unique_ascending_and_as_many_as_asked_for(train: int, test: int, seed: int):
     dataset = load_digits(train, test, seed, image_size=8)

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 
 from vfl.data.drift import FEWEST, MOST_BINNED, NUMBER_BINS, SHIFTED, WINDOW, Histograms, Window
 from vfl.runs.checkpoint import CheckpointStore
@@ -34,7 +35,7 @@ def test_the_index_is_that_of_its_definition():
     assert found.tolist() == pytest.approx([expected])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(CELLS, st.integers(-1, 30)), min_size=1, max_size=60))
 def test_rows_are_as_the_training_rows_that_they_are(rows):
     numbers, categories = np.array([[row[0]] for row in rows]), np.array([[row[1]] for row in rows])
@@ -45,7 +46,7 @@ def test_rows_are_as_the_training_rows_that_they_are(rows):
     assert (histograms.stability(bins[:1]) >= 0).all()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(0, 2**32), st.integers(0, 4))
 def test_a_shift_is_told_at_its_column_alone(seed, shifted):
     draw = np.random.default_rng(seed)

@@ -6,11 +6,18 @@ The optimum of their mean is (1 * 0 + 3 * 4) / 4 = 3. What averaging alone conve
 from itertools import pairwise
 
 import pytest
+from horizontal.conftest import ENGINES
 from shorthand import release
 
 CURVATURES, OPTIMA, STEPS = (1.0, 3.0), (0.0, 4.0), (1, 4)
 TRUE_OPTIMUM = 3.0
 RATE = 0.05
+
+
+@pytest.fixture(params=["batched", release("sequential")])
+def engine(request):
+    """Engines are compared at every run (``engines/test_contract.py``): one of them shows where algorithms end up."""
+    return ENGINES[request.param]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import release
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
@@ -100,7 +101,7 @@ def test_permuted_labels_are_not_found(stream, classes):
     assert abs(direction_leak(gradients_ND, permuted_N, classes, stream).value - 0.5) < 0.05
 
 
-@pytest.mark.parametrize(("hidden", "share"), [((), 0.97), ((16,), 0.65)])
+@pytest.mark.parametrize(("hidden", "share"), [((), 0.97), release((16,), 0.65)])
 def test_a_head_of_known_shape_is_inverted(stream, hidden, share):
     labels_N = stream.choice(3, size=ROWS, p=[0.5, 0.3, 0.2])
     embeddings_ND = stream.normal(size=(ROWS, 16))
@@ -121,6 +122,7 @@ def test_gradients_of_other_rows_invert_to_chance(stream):
     assert inversion_leak(guesses_N, labels_N, 3, stream).value < 0.45
 
 
+@pytest.mark.release
 def test_a_linear_embedding_that_keeps_its_width_is_undone(stream):
     features_NF = stream.normal(size=(1500, 6))
     embeddings_ND = features_NF @ stream.normal(size=(6, 12))

@@ -18,16 +18,23 @@ from vfl.parties.network.noise_key import NOISE_KEY, noise_key
 from vfl.predict.trained_run import load_run_with_data
 
 
+def trained(folder, **overrides):
+    config = copy.deepcopy(TINY) | {"data": TINY["data"] | {"train_samples": 160}}
+    config["training"] = config["training"] | {"steps_per_round": 10}
+    (folder.parent / "tiny.yaml").write_text(yaml.safe_dump(config))
+    vfl.train(folder.parent / "tiny.yaml", overrides, run_dir=folder)
+    return folder
+
+
 @pytest.fixture
 def train(tmp_path):
-    def trained(folder, **overrides):
-        config = copy.deepcopy(TINY) | {"data": TINY["data"] | {"train_samples": 160}}
-        config["training"] = config["training"] | {"steps_per_round": 10}
-        (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))
-        vfl.train(tmp_path / "tiny.yaml", overrides, run_dir=tmp_path / folder)
-        return tmp_path / folder
+    return lambda folder, **overrides: trained(tmp_path / folder, **overrides)
 
-    return trained
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run with all its checkpoints, which nobody may change."""
+    return trained(tmp_path_factory.mktemp("kept") / "run", **{"training.labels": "server", "checkpoint.keep": 4})
 
 
 def contents(folder):
@@ -36,11 +43,10 @@ def contents(folder):
 
 
 @pytest.mark.release
-def test_an_audit_finds_planted_leaks_and_changes_nothing(train):
-    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
-    before = contents(run)
-    found = audit(run, rows=160)
-    assert contents(run) == before
+def test_an_audit_finds_planted_leaks_and_changes_nothing(kept):
+    before = contents(kept)
+    found = audit(kept, rows=160)
+    assert contents(kept) == before
     by_attack = {(each.attack, each.attacker): each for each in found.findings}
     # Two digits' gradients at initialisation point apart: p - y has the sign of the class.
     direction = by_attack["gradient direction", "party_1"]
@@ -54,20 +60,19 @@ def test_an_audit_finds_planted_leaks_and_changes_nothing(train):
     json.dumps(found.as_json(), allow_nan=False)
 
 
-def test_the_round_that_is_watched_is_the_one_that_followed(train):
-    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
-    trained = load_run_with_data(run, 3)
-    watch(trained, 3, 160)
+def test_the_round_that_is_watched_is_the_one_that_followed(kept):
+    watched = load_run_with_data(kept, 3)
+    watch(watched, 3, 160)
     # Round 3 prunes further: the ratios of the watched round are those reached before it.
-    expected = load_run_with_data(run, 3)
-    expected.server.past_ratios = dict(trained.server.past_ratios)
+    expected = load_run_with_data(kept, 3)
+    expected.server.past_ratios = dict(watched.server.past_ratios)
     expected.server.train_round(3)
-    assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
+    assert watched.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"training.staleness": 1, "threads": 2, "parties_at_once": 2}])
-def test_watching_ends_when_enough_rows_were_sent(train, settings):
-    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings})
+def test_watching_ends_when_enough_rows_were_sent(kept, train, settings):
+    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings}) if settings else kept
     whole, few = load_run_with_data(run, 3), load_run_with_data(run, 3)
     expected, found = watch(whole, 3, 160), watch(few, 3, 40)
     assert len(few.server.exchanges.losses) == 3 < len(whole.server.exchanges.losses)  # of 16 rows each

@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
+from shorthand import examples
 
 from vfl.compression.codec import decode
 from vfl.config import ConfigError
@@ -46,7 +47,7 @@ def rows(seed, count=5, width=3):
 
 
 @given(st.integers(0, 1000), st.floats(0.1, 4))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_max_norm_scales_rows_as_the_paper_says(seed, strength):
     gradients_BD = rows(seed)
     noisy_BD = MaxNorm(strength, Ones(b"")).apply(gradients_BD)
@@ -70,7 +71,7 @@ def test_max_norm_leaves_rows_without_a_direction_alone():
 
 
 @given(st.integers(0, 1000), st.floats(0.1, 4), st.floats(0.1, 10))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_gaussian_clips_each_row_and_adds_noise_of_its_strength(seed, strength, clip):
     values_BD = rows(seed)
     noisy_BD = Gaussian(strength, clip, Ones(b"")).apply(values_BD)
@@ -117,7 +118,7 @@ def reference_correlation(first, second):
 
 
 @given(st.integers(0, 1000), st.integers(3, 8))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_distance_correlation_is_the_definitions(seed, count):
     first, second = rows(seed, count).double(), rows(seed + 1, count, 2).double()
     expected = reference_correlation(first.tolist(), second.tolist())

@@ -192,11 +192,11 @@ RIGHT = {
         lambda: Wired(lambda m, x: m.b(m.a(x.abs().log1p()).relu()), a=nn.Linear(12, 9), b=nn.Linear(9, 4)),
         ROW,
     ),
-    "resnet18": (lambda: quiet(vision.resnet18), (3, 32, 32)),
     "squeezenet": (lambda: quiet(vision.squeezenet1_1), (3, 32, 32)),
     "mobilenet_v2": (lambda: quiet(vision.mobilenet_v2), (3, 32, 32)),
 }
 RELEASE = {
+    "resnet18": (lambda: quiet(vision.resnet18), (3, 32, 32)),
     "mobilenet_v3": (lambda: quiet(vision.mobilenet_v3_small), (3, 32, 32)),
     "densenet121": (lambda: quiet(vision.densenet121), (3, 32, 32)),
     "efficientnet": (lambda: quiet(vision.efficientnet_b0), (3, 32, 32)),

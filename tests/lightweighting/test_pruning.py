@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from shorthand import build_feature_model
+from shorthand import build_feature_model, examples
 from torch import nn
 
 from vfl.compression.pruning import StructuredPruner, psi
@@ -26,7 +26,7 @@ def small(kind, width=0.1, batch_norm=True):
     round_to=st.sampled_from([None, 1, 3, 8]),
     alphas=st.lists(st.floats(0, 0.999), min_size=1, max_size=4),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_widths_are_exact_after_any_sequence_of_ratios(kind, width, batch_norm, round_to, alphas):
     model = small(kind, width, batch_norm)
     pruner = StructuredPruner(model, IMAGES, round_to=round_to)

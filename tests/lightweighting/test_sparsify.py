@@ -3,8 +3,9 @@ from decimal import Decimal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 from torch import Tensor
 
 from vfl.compression.codec import ValueType, decode, encode
@@ -49,7 +50,7 @@ def random_embedding(rows: int, columns: int, seed: int = 0) -> Tensor:
 
 
 @given(matrices(), BETAS, st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
-@settings(max_examples=400)
+@examples(400)
 def test_sparsify_matches_removing_one_smallest_entry_at_a_time(
     matrix: Tensor, beta: float, dtype: torch.dtype
 ) -> None:
@@ -120,7 +121,7 @@ def test_the_gpu_gives_the_same_result() -> None:
 
 
 @given(matrices(st.floats(-100, 100, width=16)), BETAS)
-@settings(max_examples=200)
+@examples(200)
 def test_omega_is_at_most_beta_times_the_mean_energy(matrix: Tensor, beta: float) -> None:
     energy = omega(matrix, torch.zeros_like(matrix))
     assert omega(matrix, sparsify(matrix, beta)) <= beta * energy * (1 + 1e-12)

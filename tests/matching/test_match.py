@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from shorthand import examples
 from tiny_matches import (
     Wire,
     answers,
@@ -47,7 +48,7 @@ CASES = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CASES)
 def test_a_match_is_a_plain_join(tmp_path, case):
     lists, by_foreign_key, join, draw = case

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,7 +20,7 @@ def reference(conv: SmallMapConv2d) -> nn.Conv2d:
     return plain.to(conv.weight.dtype)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 4), sides, sides, channels, channels, st.booleans(), st.booleans())
 def test_values_and_gradients_equal_conv2d(
     batch: int, height: int, width: int, c: int, o: int, bias: bool, channels_last: bool
@@ -53,7 +54,7 @@ def test_larger_maps_come_out_channels_last_and_equal_conv2d():
     torch.testing.assert_close(y, nn.functional.conv2d(x, conv.weight, conv.bias, padding=1))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5), channels, channels, st.booleans())
 def test_products_over_patches_equal_the_convolution(
     batch: int, height: int, width: int, c: int, o: int, channels_last: bool

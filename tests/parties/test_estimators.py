@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from shorthand import release
 
 import vfl
 from vfl.api.frames_to_files import owner_of
@@ -68,6 +69,17 @@ FRAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", FRAMES)
+def test_frames_of_every_kind_become_tables(kind: str):
+    table = owner_of("X", FRAMES[kind], None).table
+    assert table.num_rows == N
+    assert table.column_names[:2] == ["a", "c"]
+    assert table["a"].to_pylist() == X[:, 0].tolist()
+
+
+AT_EVERY_RUN = ("polars categorical", "pandas cut", "arrow view")
+
+
+@pytest.mark.parametrize("kind", [kind if kind in AT_EVERY_RUN else release(kind) for kind in FRAMES])
 @pytest.mark.filterwarnings("ignore:.*column 'c'")
 def test_frames_of_every_kind_are_trained_and_predicted(kind: str):
     model = vfl.VerticalClassifier(**QUICK).fit({"left": FRAMES[kind]}, Y)
@@ -114,10 +126,10 @@ def keyed(frame: pd.DataFrame) -> pd.DataFrame:
     ("changes", "line"),
     [
         ({"right": lambda frame: frame.iloc[SHUFFLED]}, r"X\['right'\]: its index has X\['left'\]'s values in another"),
-        ({"right": lambda frame: frame.sort_values("c")}, r"give X\['right'\]\.loc\[X\['left'\]\.index\]"),
+        release({"right": lambda frame: frame.sort_values("c")}, r"give X\['right'\]\.loc\[X\['left'\]\.index\]"),
         ({"y": lambda values: values.iloc[SHUFFLED]}, r"y: its index has X\['left'\]'s values in another"),
         ({"right": lambda frame: frame.iloc[SHUFFLED].reset_index(drop=True)}, ""),
-        ({"right": lambda frame: frame.set_index(np.arange(N) + N)}, ""),
+        release({"right": lambda frame: frame.set_index(np.arange(N) + N)}, ""),
         ({"left": keyed, "right": lambda frame: keyed(frame).iloc[SHUFFLED]}, ""),
     ],
 )
@@ -125,7 +137,7 @@ def test_indexes_in_another_order_are_told(changes: dict[str, Any], line: str):
     given: dict[str, Any] = {**frames(), "y": pd.Series(Y)}
     given |= {name: change(given[name]) for name, change in changes.items()}
     labels = given.pop("y")
-    model = vfl.VerticalClassifier(**QUICK, key="k" if "left" in changes else None)
+    model = vfl.VerticalClassifier(**QUICK | {"rounds": 1, "key": "k" if "left" in changes else None})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(given, labels)

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
 from PIL import Image
+from shorthand import release
 
 from vfl.reports.figures import draw
 from vfl.reports.runs import Subject, Variant, load_subject, setting_label
-from vfl.reports.tables import choice_table, errors_table, settings_table, tables, time_table
-from vfl.reports.write import about, write_report
+from vfl.reports.tables import choice_table, errors_table, party_tables, settings_table, tables, time_table
+from vfl.reports.write import about, markdown, write_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -55,7 +56,14 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("kind", ["sweep", "one_run", "horizontal_run"])
+DRAWN = {
+    "sweep": {"methods", "accuracy_alpha", "accuracy_beta", "bytes", "macs", "grid", "omega", "psi"},
+    "one_run": {"accuracy", "ratios", "bytes", "macs", "errors"},
+    "horizontal_run": {"accuracy", "bytes", "macs", "time"},
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
 def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest, tmp_path: Path):
     if kind == "sweep":
         report: Path = request.getfixturevalue("report_of_sweep")
@@ -74,6 +82,7 @@ def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.Fix
     references = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
     assert references <= set(page.ids)
     pictures = [name for name in names if name.endswith(".png")]
+    assert {name.removesuffix(".png") for name in pictures} == DRAWN[kind]
     assert page.tags.count("svg") == page.tags.count("figure") == len(pictures) >= 3
     for name in pictures:
         with Image.open(report / name) as image:
@@ -82,22 +91,10 @@ def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.Fix
     assert sorted(re.findall(r"\]\((.+?)\)", markdown)) == sorted(pictures)
 
 
-def test_what_is_drawn_of_a_sweep(report_of_sweep: Path):
-    names = [path.name for path in report_of_sweep.iterdir()]
-    drawn = {"methods", "accuracy_alpha", "accuracy_beta", "bytes", "macs", "grid", "omega", "psi"}
-    assert {name.removesuffix(".png") for name in names if name.endswith(".png")} == drawn
+def test_what_is_said_of_a_sweep(report_of_sweep: Path):
     text = (report_of_sweep / "report.html").read_text(encoding="utf-8")
     assert "Unfinished and left out: alpha0.9-seed0." in text
     assert "On the front (circled), cheapest first:" in text
-
-
-def test_what_is_drawn_of_single_runs(one_run: Path, horizontal_run: Path, tmp_path: Path):
-    vertical = write_report(load_subject(one_run), tmp_path / "v")
-    horizontal = write_report(load_subject(horizontal_run), tmp_path / "h")
-    assert {"accuracy.png", "ratios.png", "bytes.png", "macs.png", "errors.png"} < set(vertical)
-    assert {name for name in horizontal if name.endswith(".png")} == {
-        *("accuracy.png", "bytes.png", "macs.png", "time.png")
-    }
 
 
 def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(report_of_sweep: Path):
@@ -113,10 +110,14 @@ def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(report
     assert all(f"{name}:" in dark for name in declared)
 
 
-def test_no_name_of_a_run_is_html_in_the_text(sweep: Path, tmp_path: Path):
-    folder = sweep.rename(sweep.with_name("<img src=x onerror=alert(1)>"))
-    write_report(load_subject(folder), tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text()
+def text_of(folder: Path) -> str:
+    """Return what ``report.md`` says, without the figures."""
+    subject = load_subject(folder)
+    return markdown(subject, [], [*tables(subject), *party_tables(subject)])
+
+
+def test_no_name_of_a_run_is_html_in_the_text(sweep: Path):
+    text = text_of(sweep.rename(sweep.with_name("<img src=x onerror=alert(1)>")))
     assert "<img" not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
 
@@ -137,9 +138,8 @@ def test_the_tables_have_the_numbers_of_the_runs(sweep: Path):
     assert len({row[0] for row in rows}) == len(rows), "no choice is repeated"
 
 
-def test_clients_are_summed_up_where_they_are_many(horizontal_run: Path, tmp_path: Path):
-    write_report(load_subject(horizontal_run), tmp_path)
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+def test_clients_are_summed_up_where_they_are_many(horizontal_run: Path):
+    text = text_of(horizontal_run)
     assert "| smallest | 1 | 10 B | 12 B | 200 | 1.0 s |" in text
     assert "| largest | 20 |" in text
     assert "20 clients took part" in text
@@ -286,7 +286,7 @@ def test_what_horizontal_settings_reach_over_their_time_and_bytes(horizontal_run
     assert [list(line.get_xydata().flat) for line in lines] == [[4.0, 40.0, 8.0, 80.0]] * 2  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 
 
-@pytest.mark.parametrize("letters", [3, 25, 60])
+@pytest.mark.parametrize("letters", [release(3), 25, release(60)])
 def test_legends_fit_the_figure(horizontal_run: Path, letters: int):
     run = load_subject(horizontal_run).runs[0]
     labels = [f"{number}".ljust(letters, "m") for number in range(7)]

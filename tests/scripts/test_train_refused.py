@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from shorthand import release
 from tiny_training import QUICK, TINY, Train
 
 
@@ -47,7 +48,7 @@ def test_too_little_memory_is_one_line_and_may_pass(train: Train, tmp_path: Path
 
 
 @pytest.mark.usefixtures("nothing_written")
-@pytest.mark.parametrize("named", [True, False], ids=["--run-dir", "default folder"])
+@pytest.mark.parametrize("named", [True, release(False)], ids=["--run-dir", "default folder"])
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 from torch import Tensor
 
 from vfl.compression.codec import CodecError, entropy_bound_bytes
@@ -31,7 +32,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(WIDTHS), st.booleans(), st.integers(0, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]))
 def test_a_value_moves_to_a_level_beside_it(bits: Bits, stochastic: bool, entries: int, size: float):
     values = sparsify(randn(1, entries) * size, 0.3)[0]
@@ -56,7 +57,7 @@ def test_stochastic_rounding_is_exact_in_the_mean(bits: Bits):
     assert (mean - values).abs().max() > 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(WIDTHS), st.integers(0, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]))
 def test_of_a_dithered_value_half_a_step_is_lost_at_most_and_nothing_in_the_mean(bits: Bits, entries: int, size: float):
     values = randn(entries) * size
@@ -68,7 +69,7 @@ def test_of_a_dithered_value_half_a_step_is_lost_at_most_and_nothing_in_the_mean
     assert error.square().mean() == pytest.approx(1 / 12, rel=0.2) if entries > BLOCK else True
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.floats(0.36, 8), st.booleans(), st.integers(1, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]), st.booleans()
 )
@@ -93,7 +94,7 @@ def test_a_step_of_the_spread_is_the_error_and_no_value_is_cut_off(
 
 
 @given(st.sampled_from(WIDTHS), st.sampled_from(ROUNDINGS))
-@settings(max_examples=20)
+@examples(20)
 def test_coded_frames_hold_the_values_of_packed_ones_in_fewer_bytes(bits: Bits, rounding: str):
     wire = WireConfig.model_validate({"bits": bits, "rounding": rounding})
     packed, coded = (build_compressor(wire.model_copy(update={"coding": each})) for each in ("packed", "entropy"))
@@ -174,7 +175,7 @@ def test_error_feedback_sends_a_constant_whole(case: str):
     st.sampled_from([None, *WIDTHS]),
     st.sampled_from(ROUNDINGS),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, bits: Bits | None, rounding: str):
     wire = WireConfig.model_validate({"compressor": name, "values": values, "bits": bits, "rounding": rounding})
     receiver, rows = EmbeddingReceiver("party_1", 30, build_compressor(wire)), torch.arange(20)

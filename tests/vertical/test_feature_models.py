@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from shorthand import build_feature_model, links_of
+from shorthand import build_feature_model, links_of, release
 from torch import Tensor, nn
 
 from vfl.compression.pruning import StructuredPruner
 from vfl.config.components import FEATURE_MODELS
+from vfl.core import feature_models as checks
 from vfl.core.feature_models import check_feature_model
 from vfl.models.features import Features, ModelSpec
 
@@ -36,6 +37,14 @@ def raise_(_: Tensor) -> object:
     raise RuntimeError("two\nlines")
 
 
+@pytest.fixture(params=[False, release(True)], ids=["", "exported"])
+def exported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Whether the contract's last step is taken: writing ONNX takes seconds, and is for a release."""
+    if not request.param:
+        monkeypatch.setattr(checks, "_export", lambda model, inputs: None)
+
+
+@pytest.mark.usefixtures("exported")
 @pytest.mark.parametrize("kind", ["cnn", "mlp"])
 def test_our_models_keep_the_contract_and_stay_as_they_are(kind: str):
     torch.manual_seed(0)
@@ -46,6 +55,7 @@ def test_our_models_keep_the_contract_and_stay_as_they_are(kind: str):
     assert model.training
 
 
+@pytest.mark.usefixtures("exported")
 @pytest.mark.parametrize(
     ("model", "line"),
     [
@@ -89,6 +99,7 @@ class Numbered(nn.Module):
         return self.embedding(torch.relu(self.numbers(numbers) + self.flags(flags.to(numbers))))
 
 
+@pytest.mark.usefixtures("exported")
 def test_a_model_of_several_tensors_keeps_the_contract_too():
     torch.manual_seed(0)
     model, inputs = Numbered(), (torch.randn(4, 3), torch.randint(0, 2, (4, 2)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
+from shorthand import release
 from tiny_matches import run as run_match
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
@@ -39,17 +40,24 @@ def trained(sections: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
     return {name: summary[name] for name in SAME}
 
 
-@pytest.mark.parametrize("labels", ["server", "shared"])
+@pytest.fixture(scope="module", params=["server", "shared"])
+def without_clerk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """The outcome of a run in which the bank has the labels, and who has them then."""
+    folder = tmp_path_factory.mktemp("two")
+    sections = sections_of(write_tables(folder, range(ROWS), labelled=True))
+    sections["training"]["labels"] = request.param
+    return trained(sections, folder / "run"), request.param
+
+
 @pytest.mark.parametrize(
     ("place", "own"),
-    [(0, {"features": {}}), (1, {}), (2, {"features": {"k": "ignore"}})],
+    [(0, {"features": {}}), (1, {}), release(2, {"features": {"k": "ignore"}})],
     ids=["none", "left out", "ignored"],
 )
-def test_an_owner_of_labels_alone_leaves_the_bits_of_the_others(tmp_path: Path, place: int, own, labels: str):
+def test_an_owner_of_labels_alone_leaves_the_bits_of_the_others(tmp_path: Path, place: int, own, without_clerk):
     paths = write_tables(tmp_path, range(ROWS), labelled=True)
     sections = sections_of(paths)
-    sections["training"]["labels"] = labels
-    expected = trained(sections, tmp_path / "two")
+    expected, sections["training"]["labels"] = without_clerk
     clerk = write_labels(tmp_path, paths["bank"])
     assert trained(with_clerk(sections, clerk, place, **own), tmp_path / "three") == expected
     assert [*expected["parties"]] == ["bank", "shop"]
@@ -153,13 +161,14 @@ def test_estimators_take_labels_alone(key: str | None):
         name: {f"{name}{i}": each[:, i] for i in range(each.shape[1])} | keyed
         for name, each in (("l", left), ("r", right))
     }
-    settings: dict[str, Any] = {"rounds": 2, "random_state": 0, "key": key}
+    settings: dict[str, Any] = {"rounds": 2, "random_state": 0, "key": key, "settings": {"threads": 1}}
     expected = vfl.VerticalClassifier(**settings).fit(tables, y)
+    scores = expected.predict_proba(tables).tolist()
     for alone in [keyed] if key else [None, np.empty((60, 0))]:
         model = vfl.VerticalClassifier(**settings).fit({"clerk": alone, **tables}, y)
         assert model.run_.summary["model_digest"] == expected.run_.summary["model_digest"]
-        assert model.predict_proba(tables).tolist() == expected.predict_proba(tables).tolist()
-        assert model.predict_proba({"clerk": alone, **tables}).tolist() == expected.predict_proba(tables).tolist()
+        assert model.predict_proba(tables).tolist() == scores
+        assert model.predict_proba({"clerk": alone, **tables}).tolist() == scores
         assert model.contributions_ == expected.contributions_
         assert len(model.costs_["bytes"]) == 2
     with pytest.raises(ConfigError, match=r"nobody else is there|no owner has a feature"):

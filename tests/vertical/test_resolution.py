@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from shorthand import parties_of, reference_of
+from shorthand import parties_of, reference_of, release
 from tiny_training import TINY
 from torch import Tensor, nn
 
@@ -90,7 +90,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
             torch.testing.assert_close(party.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str):
     server: HeadServer = build(
         models={"feature": {"kind": "vgg11", "width": 0.05, "embedding_size": 8}, "head": {"hidden": [16]}},
@@ -151,7 +151,7 @@ def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
     assert party.test is party.data.test
 
 
-@pytest.mark.parametrize(("done", "staleness"), [(1, 1), (2, 0), (3, 1)])
+@pytest.mark.parametrize(("done", "staleness"), [(1, 1), (2, 0), release(3, 1)])
 def test_a_resumed_run_is_the_uninterrupted_one(build, done: int, staleness: int):
     sections = {
         "data": TWO | {"augmentation": {"shift": 1}},

@@ -7,9 +7,10 @@ from resource import RUSAGE_SELF, getrusage
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from shorthand import examples
 
 from vfl.compression import entropy
 from vfl.compression.codec import ValueType, decode, encode, frame_info
@@ -36,7 +37,7 @@ def histogram(numbers: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 @given(st.sampled_from(list(WIDTHS)), st.integers(1, 60), st.integers(1, 60), st.floats(0.05, 60), st.integers(0, 9))
-@settings(max_examples=80)
+@examples(80)
 def test_numbers_come_back_in_no_larger_frame(values: ValueType, rows: int, columns: int, spread: float, seed: int):
     largest = 2 ** (WIDTHS[values] - 1) - 1
     numbers = laplace(rows, columns, spread, largest, seed)

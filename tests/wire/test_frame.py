@@ -4,8 +4,9 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 
 from scripts.lab.benchmarks.memory import peak_bytes
 from vfl.config import ConfigError
@@ -61,7 +62,7 @@ def test_the_layout_is_the_one_that_is_written_down():
     assert pack(message) == header + b"\x04" + struct.pack("<I", 2) + b"{}"
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(any_message, st.data())
 def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data: st.DataObject):
     mutated = bytearray(pack(message))
@@ -80,7 +81,7 @@ def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data:
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.release
 def test_any_bytes_in_any_pieces_give_messages_or_the_typed_error():
-    @settings(max_examples=2000)
+    @examples(2000)
     @given(st.lists(st.one_of(st.binary(max_size=2 * SMALL), any_message), max_size=4), st.data())
     def check(sent: list[bytes | Message], data: st.DataObject) -> None:
         assembler = Assembler(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
+from shorthand import release
 
 import vfl
 from vfl.config import ConfigError, parse_config
@@ -102,7 +103,7 @@ QUICK = {"rounds": 4, "random_state": 0, "settings": {"threads": 1}}
 X = np.random.default_rng(0).normal(size=(60, 3))
 
 
-@pytest.mark.parametrize("positive", [None, "good", "bad"])
+@pytest.mark.parametrize("positive", [None, release("good"), "bad"])
 def test_an_estimator_names_the_positive_class_and_keeps_its_columns(positive: str | None):
     y = np.where(X[:, 0] + X[:, 1] > 0.4, "good", "bad")
     found = vfl.VerticalClassifier(**QUICK, positive_class=positive).fit(X, y)

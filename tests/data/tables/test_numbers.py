@@ -1,8 +1,9 @@
 """Numbers of a CSV file: parsed straight away, they are what they are as text, and so are errors about them."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import examples
 
 from vfl.data.tables.cells import MISSING, TableError
 from vfl.data.tables.columns import Numbers, read_table
@@ -24,7 +25,7 @@ def read(path) -> bytes | str:
     return column.values.tobytes()
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(cells=st.lists(CELLS | st.floats(width=64).map(repr), min_size=1, max_size=6), quoted=st.booleans())
 def test_numbers_are_those_of_their_text(tmp_path_factory, cells, quoted):
     path, as_text = tmp_path_factory.mktemp("table") / "t.csv", tmp_path_factory.mktemp("text") / "t.csv"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from shorthand import IMAGE_CLASSIFIERS, build_classifier, release
+from shorthand import IMAGE_CLASSIFIERS, build_classifier, examples, release
 from torch import Tensor, nn
 
 from vfl.config import OptimizerConfig
@@ -251,10 +251,18 @@ def replace_rate(task: LocalTask, learning_rate: float) -> LocalTask:
     return replace(task, learning_rate=learning_rate)
 
 
-@each_engine
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [  # the distributed engine hands its work to the sequential one
+        pytest.param(
+            build, kind, id=f"{kind}-{name}", marks=[pytest.mark.release] * (name == "distributed" and kind != "mlp")
+        )
+        for name, build in ENGINES.items()
+        for kind in MODELS
+    ],
+)
 class TestEveryEngine:
-    @settings(max_examples=15)
+    @examples(15)
     @given(data=st.data(), optimizer=OPTIMIZERS)
     def test_trains_each_client_as_the_definition_says(self, build, kind, data, optimizer):
         world = make_world(kind)
