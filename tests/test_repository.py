@@ -297,7 +297,6 @@ TWINS = {
     "compare": {"vfl.comparison.compare", "vfl.parties.uses.compare"},
     "devices": {"vfl.config.devices", "vfl.horizontal.devices"},
     "embeddings": {"vfl.audit.embeddings", "vfl.core.embeddings"},
-    "evaluation": {"vfl.core.evaluation", "vfl.horizontal.evaluation"},
     "files": {"vfl.config.files", "vfl.data.files", "vfl.parties.network.tls.files"},
     "keys": {"vfl.data.tables.keys", "vfl.messages.keys"},
     "link": {"vfl.core.link", "vfl.parties.network.server.link"},
@@ -310,7 +309,6 @@ TWINS = {
     "source": {"vfl.data.source", "vfl.data.tables.source"},
     "subsets": {"vfl.base.subsets", "vfl.reports.subsets"},
     "tables": {"vfl.config.tables", "vfl.reports.tables"},
-    "text": {"vfl.horizontal.data.text", "vfl.parties.network.wire.text"},
 }
 """Modules of one name: most are one thing in two rooms. No other name has two meanings."""
 

@@ -21,7 +21,6 @@ from rich.table import Table
 
 from vfl.base.errors import PeerLost, may_pass, one_line
 from vfl.base.spelling import did_you_mean, nearest_name
-from vfl.base.torchrun import is_printing_process
 
 DONE = 0
 BAD_INPUT = 2
@@ -332,3 +331,13 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     # A full disk in TensorBoard's writing thread comes up in the main thread again, as one line.
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
+
+
+def under_torchrun() -> bool:
+    """Return whether torchrun has started this process."""
+    return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} <= os.environ.keys()
+
+
+def is_printing_process() -> bool:
+    """Return whether this process is the one of its machine that prints messages common to all."""
+    return not under_torchrun() or os.environ["LOCAL_RANK"] == "0"

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import AfterValidator, Field, PlainValidator
 
+from vfl.base.errors import plain
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, parse_resolution_schedule, schedule_of
 from vfl.config.settings import AsItIs, Positive, Section
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.wire.session import Hello
-from vfl.parties.network.wire.text import plain
 
 SERVED = "serving.keys"
 """The setting that both sides share only where scores are served."""

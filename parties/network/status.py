@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from vfl.base.errors import plain
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.parties.network.action_log import AWAITED, ENDED
 from vfl.parties.network.action_log import NAME as ACTIONS
-from vfl.parties.network.wire.text import plain
 from vfl.runs.run_folder import PROCESSES, Row, read_run_id, whole_rows
 from vfl.runs.stored_run import Run
 

@@ -26,9 +26,9 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vfl.base.errors import plain
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.network.wire.text import plain
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
 from vfl.parties.serving.request_queue import Key, QueueFull
 from vfl.parties.serving.score_answers import (
@@ -42,7 +42,7 @@ from vfl.parties.serving.score_answers import (
     shown,
 )
 from vfl.parties.serving.scorer import Scorer
-from vfl.runs.secret_files import read_secret
+from vfl.runs.run_folder import read_secret
 
 MOST_BODY = 1 << 20
 """Bytes of a request."""

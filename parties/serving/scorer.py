@@ -36,10 +36,9 @@ from vfl.parties.network.server.sessions import Offences
 from vfl.parties.serving.observed_outcomes import Outcomes
 from vfl.parties.serving.request_queue import Key, KeyOutcome, Request, RequestQueue, Score, Scored
 from vfl.parties.serving.served_version import load_version
-from vfl.runs.run_folder import read_run_id
+from vfl.runs.run_folder import read_run_id, read_secret
 from vfl.runs.runtime import start_runtime
-from vfl.runs.secret_files import read_secret
-from vfl.runs.service_manager import tell_manager
+from vfl.runs.signals import tell_manager
 
 MOST_CACHED = 100_000
 """Embeddings that are kept, of all parties."""

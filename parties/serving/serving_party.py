@@ -47,8 +47,7 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
-from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
-from vfl.runs.secret_files import read_secret
+from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id, read_secret
 
 LOOKS_S = 1.0
 """Seconds between checks whether the table has been replaced."""

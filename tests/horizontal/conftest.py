@@ -18,11 +18,10 @@ from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
-from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.local import LocalResult, Loss, batch_loss
-from vfl.horizontal.trainer import HorizontalTrainer, SynchronousTrainer
+from vfl.horizontal.trainer import Evaluator, HorizontalTrainer, SynchronousTrainer
 from vfl.runs.runtime import Runtime
 
 Settings = dict[str, Any]

@@ -19,7 +19,7 @@ from two_tables import ROWS, sections_of_branches, write_branches, write_tables
 from vfl.parties.launch.doctor import examine
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.runs.run_folder import read_run_id, write_run_id
-from vfl.runs.service_manager import tell_manager
+from vfl.runs.signals import tell_manager
 
 from .relay import Relay
 from .service import NEW, Reply, Service

@@ -9,7 +9,7 @@ from conftest import small_config
 from rich.console import Console
 
 from vfl.config import parse_config
-from vfl.core.costs.decisions import past_ratios
+from vfl.core.costs.decision import past_ratios
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.runtime import start_runtime

@@ -3,7 +3,7 @@
 import pytest
 from made_runs import vertical_summary
 
-from vfl.core.costs.summary_table import summary_table
+from vfl.predict.mode import summary_table
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vfl.base.costs import shares_saved
 from vfl.base.digest import check_same_data, combined_digest, weights_digest
 from vfl.core.costs.clock import Clock
 from vfl.core.costs.controllers import ControllerContext, build_controller
-from vfl.core.costs.decisions import decision_metrics, tell_unmet
+from vfl.core.costs.decision import decision_metrics, tell_unmet
 from vfl.core.costs.forecast import ByAlpha, Forecast
 from vfl.core.costs.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.core.costs.reports import Reports

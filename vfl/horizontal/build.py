@@ -20,11 +20,10 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
-from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.traffic import message_bytes
-from vfl.horizontal.trainer import SynchronousTrainer
+from vfl.horizontal.trainer import Evaluator, SynchronousTrainer
 from vfl.models.features import ClassifierSpec
 from vfl.runs.runtime import Runtime, use_threads_for
 from vfl.runs.torchrun_group import SingleProcess, Workers

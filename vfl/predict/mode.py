@@ -1,18 +1,69 @@
 """The vertical mode: how its experiments are built and shown, with all parties in this process."""
 
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
+from vfl.base.amounts import amount
+from vfl.base.costs import savings
+from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.costs.decisions import past_ratios
-from vfl.core.costs.summary_table import summary_table
+from vfl.console import numbers_table
+from vfl.core.costs.decision import past_ratios
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.runs.mode import Built, Mode, Stage
 from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import REACHED
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return a run's results and costs: a row per party, the totals, and the savings in the caption."""
+    positive = summary.get("positive_class")
+    of_class = f"AUC, F1 and average precision are of class {positive!r}" if positive else ""
+    table = numbers_table(
+        f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
+        ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
+        "\n".join(
+            line for line in (of_class, decision_line(summary), worse_than_constant(summary), _savings(summary)) if line
+        ),
+    )
+    parties = summary["parties"]
+    for name, party in parties.items():
+        table.add_row(name, f"{party['alpha']:g}", f"{party['beta']:g}", *_costs([party]))
+    table.add_section()
+    table.add_row("all", "", "", *_costs(parties.values()))
+    return table
+
+
+def _savings(summary: Mapping[str, Any]) -> str:
+    """Return the lines with the savings; none of a run without lightweighting, which would read 0.0 % throughout."""
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
+    up = savings(summary["uplink_bytes"], summary["dense_uplink_bytes"])
+    down = savings(summary["downlink_bytes"], summary["dense_downlink_bytes"])
+    asked = any(party["alpha"] or party["beta"] for party in summary["parties"].values())
+    if not asked and not any(round(share, 3) for share in (compute, up, down)):
+        return ""
+    return (
+        "saved against no lightweighting\n"
+        f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
+        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
+        f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
+        f"(up {up:.1%}, down {down:.1%})"
+    )
+
+
+def _costs(parties: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return the cells with the sums over some parties."""
+    counts = {"macs_per_sample": "", "parameters": "", "uplink_bytes": "B", "downlink_bytes": "B"}
+    cells = [f"{amount(sum(party[key] for party in parties))}{unit}" for key, unit in counts.items()]
+    return [*cells, f"{sum(party['train_time_s'] for party in parties):.1f} s"]
+
 
 MANY_PARTIES = 64
 """Number of parties from which building them takes long enough to be announced."""

@@ -223,3 +223,27 @@ def read_run_id(run_dir: Path) -> str:
 def write_run_id(run_dir: Path, run: str) -> None:
     """Write the id of the run that the folder belongs to, so that no party continues another one's."""
     write_atomically(run_dir / RUN_ID, run + "\n")
+
+
+SHORTEST = 16
+"""Characters of a secret."""
+
+
+def read_secret(path: Path | None) -> bytes | None:
+    """Return what a file of its own holds without the white space around it, None without a file.
+
+    Secrets are never in a configuration, which is shown and sent.
+
+    Raises ConfigError for a secret that is too short, or that others than its owner may read.
+    """
+    if path is None:
+        return None
+    try:
+        secret, mode = path.read_bytes().strip(), path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name a file that holds a secret") from None
+    if len(secret) < SHORTEST:
+        raise ConfigError(f"{path}: holds {len(secret)} characters; a secret has at least {SHORTEST}")
+    if mode & 0o077:
+        raise ConfigError(f"{path}: others may read it; chmod 600 {path}")
+    return secret

@@ -1,11 +1,12 @@
-"""Ends of a process: SIGINT and SIGTERM ask for one, the death of its parent forces one."""
+"""Ends of a process, which SIGINT and SIGTERM ask for and its parent's death forces; its signs of life for systemd."""
 
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PARENT_LOST = 1
 """Exit code of a process whose parent has died."""
@@ -47,3 +48,16 @@ def _wait() -> None:
     assert parent is not None
     parent.join()
     os._exit(PARENT_LOST)  # sys.exit would end this thread alone
+
+
+ALIVE = b"READY=1\nWATCHDOG=1"
+"""Says that the process serves, and is not stuck."""
+
+
+def tell_manager() -> None:
+    """Tell the service manager that this process is alive, if there is one that listens."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+            sender.setblocking(False)  # a manager whose queue is full must not hold up scores
+            sender.sendto(ALIVE, b"\0" + address[1:].encode() if address.startswith("@") else address)

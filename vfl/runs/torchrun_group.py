@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vfl.base.errors import PeerLost
-from vfl.base.torchrun import under_torchrun
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.console import under_torchrun
 
 PATIENCE = timedelta(days=365)
 """Timeout of the first worker's messages, which may be far apart; its death is noticed at once."""

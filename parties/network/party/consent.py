@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vfl.base.errors import plain
 from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
 from vfl.messages.control import Permuted, RoundStart, SampleRange
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms, fingerprint
 from vfl.parties.network.wire.session import Welcome
-from vfl.parties.network.wire.text import plain
 from vfl.runs.atomic import write_atomically
 
 ACCEPTED = "accepted"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vfl.base.errors import plain
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.party.dialer import Dialer
@@ -13,9 +14,7 @@ from vfl.parties.network.party.inbox import Over, ReceivedOrder
 from vfl.parties.network.transport.security import last_word
 from vfl.parties.network.transport.stream import Stream
 from vfl.parties.network.wire.session import Goodbye, Save
-from vfl.parties.network.wire.text import plain
-from vfl.runs.service_manager import tell_manager
-from vfl.runs.signals import stop_on_signal
+from vfl.runs.signals import stop_on_signal, tell_manager
 
 Answer = Callable[[Message], Message]
 """Function that carries out an order and returns its answer."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from vfl.base.errors import PeerLost, PeerMisbehaved
+from vfl.base.errors import PeerLost, PeerMisbehaved, plain
 from vfl.config import ConfigError, NetworkConfig
 from vfl.console import INTERRUPTED
 from vfl.messages.messages import Kind, Message, MessageError
@@ -25,7 +25,6 @@ from vfl.parties.network.transport.rpc import Pipe, error_text, is_end
 from vfl.parties.network.transport.stream import LAST_WORD_S, Stream, StreamEnd
 from vfl.parties.network.wire.frame import pack, unpack
 from vfl.parties.network.wire.session import Goodbye, Hello, Refusal, Welcome, refusal
-from vfl.parties.network.wire.text import plain
 
 T = TypeVar("T")
 

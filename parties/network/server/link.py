@@ -3,11 +3,10 @@
 from concurrent.futures import Future
 from typing import NoReturn
 
-from vfl.base.errors import PeerMisbehaved
+from vfl.base.errors import PeerMisbehaved, plain
 from vfl.messages.messages import MEASURING, Kind, Message
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.wire.session import Restore, Save, Saved
-from vfl.parties.network.wire.text import plain
 from vfl.runs.state import State
 
 

@@ -15,12 +15,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is said by ours
 import grpc
 import grpc.aio
 
-from vfl.base.errors import TryLater
+from vfl.base.errors import TryLater, plain
 from vfl.parties.network.tls.certificates import SERVER, Peer, peer
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.transport.listening import listening
 from vfl.parties.network.wire.frame import PIECE_BYTES
-from vfl.parties.network.wire.text import plain
 
 _SERVICE = "lvfl.Federation"
 _METHOD = "Join"

@@ -2,13 +2,12 @@
 
 import ipaddress
 
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, plain
 from vfl.config import ConfigError, NetworkConfig
 from vfl.messages.messages import MessageError
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.files import TlsFiles, load_tls_files
 from vfl.parties.network.wire.frame import TooLargeError
-from vfl.parties.network.wire.text import plain
 
 
 def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsFiles | None:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from vfl.base.errors import plain
 from vfl.messages.control import Control, Sha256
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.wire.text import plain
 
 MOST_ROUNDS = 10_000
 """Saved rounds that a hello may name."""

@@ -10,8 +10,8 @@ from shorthand import release
 
 import vfl
 from vfl.config import ConfigError, parse_config
-from vfl.core.costs.summary_table import summary_table
 from vfl.data.source import LabelData, open_source
+from vfl.predict.mode import summary_table
 from vfl.reports.runs import load_subject
 from vfl.reports.tables import settings_table
 

@@ -1,4 +1,4 @@
-"""Pure functions from costs and measured rates to ratios: the weakest lightweighting that meets a goal.
+"""Functions from costs and measured rates to ratios: the weakest lightweighting that meets a goal.
 
 Seconds, bytes and multiply-accumulates are those of a round.
 
@@ -7,16 +7,22 @@ of two: one odd round has no influence, a change shows after two. Compute rates 
 link rates leave out rounds with a pruning. Of the pairs that meet a party's deadline the one with the least weighted
 sum is taken (Corollary 1); as the others' embeddings may be a party's bottleneck, with the smallest common beta for
 which every party has such a pair. Ratios stay while no party exceeds 1.05 times the deadline and no sum smaller by 0.1
-suffices. Alpha rises in steps of 0.1, each a pruning, and never falls.
+suffices. Alpha rises in steps of 0.1, each a pruning, and never falls. Choices depend on clocks, so a resumed run
+repeats those in its rows (``past_ratios``) and makes the others anew.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median_low
 from typing import NamedTuple
 
+from vfl.config import ExperimentConfig
 from vfl.core.costs.forecast import BETAS, Cost, Forecast
 from vfl.core.costs.schedule import Ratios, Spent, overlapped
+from vfl.runs.loop import Metrics
+from vfl.runs.run_folder import Row, whole_rows
 
 ROUNDS_LOOKED_AT = 3
 """Rounds over whose rates the median is taken, of two the faster: it ignores one odd round and follows two."""
@@ -194,3 +200,37 @@ def at_least(ratio: float, allowed: Sequence[float]) -> float:
 
 def _recent(values: Sequence[float]) -> float:
     return median_low(values[-ROUNDS_LOOKED_AT:])
+
+
+REASON, EXPECTED = "reason", "predicted_exchange_s"
+
+
+def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
+    """Return every party's reason, as ``reason/PARTY/link: 1``, and the expected seconds of an exchange."""
+    reasons = {f"{REASON}/{party}/{each.reason}": 1.0 for party, each in ratios.items() if each.reason}
+    expected = {f"{EXPECTED}/{party}": each.exchange_s for party, each in ratios.items() if each.exchange_s is not None}
+    return reasons | expected
+
+
+def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
+    """Warn of parties that cannot meet the controller's goal, except those ``told`` of before; return all of them."""
+    unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in told]
+    if unmet:
+        warnings.warn(
+            f"lightweighting: {', '.join(unmet)} cannot meet the controller's goal within alpha_max and beta_max; "
+            "the closest allowed ratios are used",
+            stacklevel=2,
+        )
+    return [*told, *unmet]
+
+
+def past_ratios(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
+    """Return the ratios that a controller chose earlier, by round, from the rows of the run's folder."""
+    rows = whole_rows(run_dir) if config.lightweighting.measures else []
+    return {int(row["round"]): {party: _decision(row, party) for party in config.parties} for row in rows}
+
+
+def _decision(row: Row, party: str) -> Ratios:
+    reasons = [tag.rpartition("/")[2] for tag in row if tag.startswith(f"{REASON}/{party}/")]
+    alpha, beta = row.get(f"alpha/{party}", 0.0), row.get(f"beta/{party}", 0.0)  # none if the party never reported
+    return Ratios(alpha, beta, "".join(reasons), row.get(f"{EXPECTED}/{party}"))
