@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from vfl.audit.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings
+from vfl.audit.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings, flat_features
 from vfl.audit.estimate import Floats, Ints
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
 from vfl.base.estimates import Estimate
@@ -161,7 +161,7 @@ def attacks_on_features(seen: ObservedMessages, seed: int) -> list[Finding]:
     rows = len(seen.labels_N)
     known = min(KNOWN_PAIRS, rows // 2)
     stream = np.random.default_rng(seed)
-    flat_NF = np.concatenate([tensor.float().flatten(1).numpy() for tensor in seen.features], axis=1)
+    flat_NF = flat_features(seen.features)
     decoded, control = (
         decode_embeddings(embeddings_ND, flat_NF, known, table=seen.table, stream=stream, seed=seed)
         for embeddings_ND in (seen.embeddings_ND, stream.permutation(seen.embeddings_ND))

@@ -59,7 +59,7 @@ def completion_gain(
     ``fresh`` feature model trained on the known rows and logistic regression on their features, so that the gain is due
     to joint training alone. The interval is over draws of the known rows.
     """
-    flat_NF = _flat(features)
+    flat_NF = flat_features(features)
     gains = list[float]()
     for repetition in range(REPETITIONS):
         m, others = _known_rows(labels_N, known, seed + repetition)
@@ -217,5 +217,6 @@ def _nearest(known_m: Floats, guesses_n: Floats) -> Floats:
     return np.where(guesses_n - lower <= upper - guesses_n, lower, upper)
 
 
-def _flat(features: tuple[Tensor, ...]) -> Floats:
+def flat_features(features: tuple[Tensor, ...]) -> Floats:
+    """Return a sample's tensors [N, ...] as one row of numbers, [N, F]."""
     return np.concatenate([tensor.float().flatten(1).numpy() for tensor in features], axis=1)
