@@ -17,9 +17,10 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from scripts.lab.prunings import make_runs
 from scripts.lab.studies import command, runner
 from scripts.lab.studies.forks import SaveForks, fork_store
-from scripts.lab.studies.lvfl.plan import Plan, make_plan
+from scripts.lab.studies.lvfl.plan import Plan, longest_fork, make_plan
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, load_results
 from vfl.config import parse_config
@@ -153,6 +154,18 @@ def test_forks_skip_the_shared_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(runner, "SaveForks", Watch)
     train(tiny_plan("2"), tmp_path)
     assert begun == {"NL-seed0": (0, 0), "PL-seed0": (2, 2), "ML-seed0": (1, 1), "L-seed0": (2, 2)}
+
+
+def test_runs_share_rounds_only_while_all_settings_are_equal():
+    runs = make_runs(["refit", "frequency", "fig3b"], [0])
+    forks = {run.method: longest_fork(run, [each for each in runs[:place] if each.study == run.study])
+             for place, run in enumerate(runs) if run.study == "refit"}  # fmt: skip
+    assert {method: fork and (fork.parent.split("-")[1], fork.round_index) for method, fork in forks.items()} == {
+        "cut0.6": None, "refit0.6": ("cut0.6", 27), "cut0.4": ("cut0.6", 27), "refit0.4": ("cut0.6", 27),
+        "thin0.6": None,
+    }  # fmt: skip
+    by_name = {(run.study, run.method): run for run in runs}
+    assert longest_fork(by_name["fig3b", "none"], [by_name["frequency", "none"]]) is None  # of another precision
 
 
 def test_a_finished_series_is_not_repeated_and_keeps_no_checkpoints(series: Path):

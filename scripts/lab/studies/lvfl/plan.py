@@ -6,6 +6,7 @@ equal up to a round may start from the other's checkpoint of that round (a *fork
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.runs import StudyRun
@@ -188,13 +189,30 @@ def longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
 
 
 def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
-    """Return the number of rounds before the ratios first differ, or before one of both ends."""
+    """Return the number of rounds before the ratios first differ, or before one of both ends; 0 for other settings.
+
+    How a model is pruned makes no difference before its first pruning.
+    """
+    if _apart_from_ratios(one) != _apart_from_ratios(other):
+        return 0
     per_round = 2 * len(one.parties)  # ratios, in the order of ``_values``
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)
-    # Not strict: one of both may train fewer rounds. Values stand round by round, so that a place tells its round.
-    differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b]
-    return (differing[0] if differing else min(len(mine), len(others))) // per_round
+    rounds = min(len(mine), len(others)) // per_round
+    same_pruning = one.lightweighting.pruning == other.lightweighting.pruning
+    for round_index in range(rounds):
+        now = slice(round_index * per_round, (round_index + 1) * per_round)
+        alphas = mine[now][: len(one.parties)]
+        if mine[now] != others[now] or (not same_pruning and any(alphas)):
+            return round_index
+    return rounds
+
+
+def _apart_from_ratios(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the settings in which runs that share rounds must be equal; one of both may train fewer rounds."""
+    settings = config.model_dump(exclude={"name": True, "lightweighting": {"alpha", "beta", "pruning"}})
+    del settings["training"]["rounds"]
+    return settings
 
 
 def _scaled(schedule: PartySchedule, before: int, after: int, field: str) -> PartySchedule:
