@@ -40,7 +40,7 @@ OWN = "README"
 INTRODUCTION = """# What is known
 
 - **Save rounds and bits first.** A third of the rounds, half as large, in 4 bits: no loss was shown in long training.
-- At the same compute, a model trained for fewer rounds beats one pruned while training, and a thin one is not beaten.
+- At the same compute a small CNN trained for fewer rounds beat one pruned while training; no thin model was beaten.
 - Pruning as in LVFL costs accuracy when it happens; most comes back within two rounds, not all.
 - Whether pruning harms more than sparsification, as LVFL says, is undecided here; at its size we have one seed.
 - FedLGA, DMS and FLARE mostly do not beat FedAvg once both take equally long steps; FedMom does on Shakespeare.
@@ -50,7 +50,7 @@ INTRODUCTION = """# What is known
 - Our data are smaller, or JPEG copies, and seeds are few: read the setting of a row before its number.
 - Not tried: Corollary 1 as a prediction, and whatever says so below. Nothing was run on CUDA.
 - The papers' numbers stand beside ours; as data and sizes are others, only directions can be compared.
-- Every row follows from committed files; a test fails where README, this page and the rows disagree.
+- Rows of claims follow from committed files; a test fails where an interval in README or guide is no claim's.
 
 ## How to read a row
 
@@ -61,7 +61,7 @@ control, most often FedAvg with steps as long. **holds**: the interval excludes 
 control too; for no loss, its lower end is within the margin. **fails**: it excludes 0 on the other side, or no effect
 exceeds the margin; for no loss, all is below it. **undecided**: neither, fewer than three seeds, or the control does
 as well or was not run. **measured**: a number that claims nothing. **not tried**: no rows. Of horizontal methods
-accuracies are means of the last tenth of the evaluations, targets nine tenths of the median best accuracy.
+accuracies are means of the last tenth of the evaluations, targets nine tenths of the median best accuracy to a percent.
 
 `scripts/lab/claims/` has endpoint, direction and margin of each claim. Those of `lvfl-prunings`, the frontiers (but
 for the margin of "not higher"), leakage and `members` (but for its margins and the comparison with boosting) were

@@ -82,7 +82,7 @@ def write_owners(folder: Path, prefix: str, rows: range) -> None:
         labelled = owner == "bank" and not prefix
         with (folder / f"{prefix}{owner}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["id", *names, *(["late"] if labelled else [])])
+            writer.writerow(["customer", *names, *(["late"] if labelled else [])])
             for row in rows:
                 first, second = row * 7919 % 101, row * 104729 % 89
                 writer.writerow(

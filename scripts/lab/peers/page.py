@@ -196,7 +196,7 @@ def of_ef_vfl() -> tuple[list[Sequence[str]], str]:
     if ahead:
         return rows, f"{', '.join(ahead)} is as accurate as ours in 4 bits at fewer bytes"
     run = ", ".join(name for name in means if name not in own)
-    said = f"of theirs {run} alone was run; it is not as accurate as ours in 4 bits at fewer bytes"
+    said = f"of theirs {run} alone was run; ours in 4 bits sends fewer bytes up at the same accuracy"
     return rows, said if run else "theirs was not run"
 
 
