@@ -16,7 +16,7 @@ import numpy as np
 
 from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
-from vfl.data.tables.arrow import Column, pa, pc
+from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.cells import Block, Kept, TableError, is_number, open_blocks
 from vfl.data.tables.columns import WRITTEN, as_text
 
@@ -131,7 +131,7 @@ class ColumnSummary:
     @property
     def _code(self) -> str:
         """A value of digits that begins with 0, such as 00123 of postcodes: as numbers 00123 and 123 are the same."""
-        return min((value for value in self.values if CODE.fullmatch(value)), default="")
+        return min((value for value in self.values if value[:1] == "0" and CODE.fullmatch(value)), default="")
 
     @property
     def mostly_numbers(self) -> bool:
@@ -309,16 +309,25 @@ def _amounts(columns: Sequence[Column]) -> tuple[list[np.ndarray], list[Column]]
     amounts = [np.empty(0)] * len(columns)
     others = [pa.nulls(rows, pa.bool_())] * len(columns)
     if texts:
-        cells = pa.concat_arrays([columns[position] for position in texts])
-        number = pc.match_substring_regex(cells, NUMBER)
-        read = np.asarray(pc.cast(pc.if_else(number, cells, None), pa.float64()), np.float64)
-        other = pc.invert(number)
+        read, other = _numbers_and_others(pa.concat_arrays([columns[position] for position in texts]))
         for place, position in enumerate(texts):
             amounts[position] = read[rows * place : rows * (place + 1)]
             others[position] = other.slice(rows * place, rows)
     for position in set(range(len(columns))) - {*texts}:
         amounts[position] = np.asarray(pc.cast(columns[position], pa.float64(), safe=False), np.float64)
     return amounts, others
+
+
+def _numbers_and_others(cells: Column) -> tuple[np.ndarray, Column]:
+    """Return texts as numbers, and which of them are none."""
+    try:
+        numbers = pc.cast(cells, pa.float64())
+        if pc.all(pc.is_finite(numbers)).as_py() is not False:  # else a text such as "inf", or an overflow
+            return np.asarray(numbers, np.float64), pc.is_inf(numbers)
+    except ArrowInvalid:
+        pass
+    number = pc.match_substring_regex(cells, NUMBER)  # looks at each, which takes longer than to read them
+    return np.asarray(pc.cast(pc.if_else(number, cells, None), pa.float64()), np.float64), pc.invert(number)
 
 
 def _holds_numbers(cells: Column) -> bool:
