@@ -108,7 +108,7 @@ def make_app(scorer: Scorer) -> FastAPI:
         future = scorer.submit(keys)
         with seconds.time():
             scored = await future
-            answer = answer_of(scored, scorer.version.task.names, settings.when_absent)
+            answer = answer_of(scored, scorer.version.task, settings.when_absent)
         scores.inc(sum(each.values is not None for each in scored.scores))
         return answer
 

@@ -5,9 +5,11 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
+import torch
 from fastapi import HTTPException
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
+from vfl.core.tasks import Task
 from vfl.messages.keys import key_bytes
 from vfl.parties.serving.request_queue import Key, Scored
 
@@ -81,15 +83,19 @@ def key_of(cells: Cell | list[Cell], where: str, columns: Sequence[str]) -> Key:
     return key
 
 
-def answer_of(scored: Scored, classes: Sequence[str], when_absent: str) -> bytes:
-    """Return the JSON of a PredictResponse, written without a model object for every row."""
+def answer_of(scored: Scored, task: Task, when_absent: str) -> bytes:
+    """Return the JSON of a PredictResponse, written without a model object for every row.
+
+    A class is predicted as everywhere: of two the second one from ``evaluation.threshold`` on.
+    """
+    classes = task.names
     scores: list[dict[str, object]] = []
     for each in scored.scores:
         probabilities = value = prediction = None
         values = None if each.values is None else [value if math.isfinite(value) else None for value in each.values]
         if each.values is not None and values is not None and classes:
             probabilities = dict(zip(classes, values, strict=True))
-            prediction = classes[each.values.index(max(each.values))]
+            prediction = classes[int(task.predicted(torch.tensor([each.values], dtype=torch.float64)))]
         elif values is not None:
             (value,) = values
         told: dict[str, object] = {

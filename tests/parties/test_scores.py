@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from vfl.config.serving import ServingConfig
+from vfl.core.tasks import Classification, Regression
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Samples
 from vfl.parties.serving.request_queue import QueueFull, RequestQueue, Score, Scored
@@ -81,23 +82,31 @@ def test_a_full_queue_refuses(waits):
     assert queue.waiting == 6
 
 
-@pytest.mark.parametrize("classes", [("no", "yes"), ()], ids=["classes", "values"])
-def test_the_answer_is_that_of_the_described_model(classes):
-    values: tuple[Any, ...] = (0.125, 1e-9) if classes else (1e300,)
+@pytest.mark.parametrize("task", [Classification(2, names=("no", "yes")), Regression(0, 1)], ids=["classes", "values"])
+def test_the_answer_is_that_of_the_described_model(task):
+    classes = task.names
+    values: tuple[Any, ...] = (1 - 1e-9, 1e-9) if classes else (1e300,)
     scores = (
         Score(("k",), values, {"bank": "row", "shop": "cached"}),
         Score(('\u00e9 "', "2"), None, {"bank": "none", "shop": "none"}),
         Score(("k",), tuple(float("nan") for _ in values), {"bank": "row", "shop": "away"}),
     )
-    text = answer_of(Scored("digest", scores), classes, "refuse")
+    text = answer_of(Scored("digest", scores), task, "refuse")
     found = json.loads(text)
     for score in found["scores"]:  # what is no number is null, which the description leaves out
         assert score["value"] is None or not classes
-    whole = answer_of(Scored("digest", scores[:2]), classes, "refuse")
+    whole = answer_of(Scored("digest", scores[:2]), task, "refuse")
     described = json.loads(PredictResponse.model_validate_json(whole).model_dump_json())
     assert json.dumps(described) == json.dumps(json.loads(whole))  # the same fields in the same order
     assert found["unknown"] == [['\u00e9 "', "2"]]
     assert found["scores"][0]["prediction"] == ("no" if classes else None)
+
+
+@pytest.mark.parametrize(("threshold", "predicted"), [(0.3, ["yes", "yes", "no"]), (0.5, ["yes", "no", "no"])])
+def test_an_answer_decides_by_the_threshold_of_the_run(threshold: float, predicted: list[str]):
+    scores = tuple(Score((str(each),), (1 - each, each), {"bank": "row"}) for each in (0.5, 0.3, 0.2))
+    answer = answer_of(Scored("digest", scores), Classification(2, threshold=threshold, names=("no", "yes")), "refuse")
+    assert [each["prediction"] for each in json.loads(answer)["scores"]] == predicted
 
 
 def test_drift_of_many_requests_is_counted_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
