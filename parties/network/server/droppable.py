@@ -12,7 +12,7 @@ from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver
 from vfl.core.link import PartyLink
 from vfl.core.parties import PartyProxy
-from vfl.parties.network.server.link import reference
+from vfl.parties.network.server.link import checkpoint_reference
 from vfl.runs.checkpoint import State
 
 ABSENT = "absent"
@@ -36,7 +36,7 @@ class DroppableParty(PartyProxy):
     ) -> None:
         super().__init__(receiver, link, ledger)
         self.on_loss = on_loss
-        self._saved = reference(0, "")
+        self._saved = checkpoint_reference(0, "")
 
     def lose(self, lost: PeerLost) -> None:
         """Continue without the party."""
