@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from horizontal.conftest import ENGINES
 from safetensors.torch import load_file
+from shorthand import release
 
 from vfl.config.components import ALGORITHMS
 from vfl.horizontal.client_states import OnDisk
@@ -42,6 +44,12 @@ class Record(Callback):
     def on_round(self, loop, round_index, metrics):
         # Seconds of this machine are measured, all others are simulated.
         self.rows[round_index] = {tag: value for tag, value in metrics.items() if "train_time_s" not in tag}
+
+
+@pytest.fixture(params=["batched", release("sequential")])
+def engine(request):
+    """Neither engine keeps anything from one cohort to the next (``engines/test_contract.py``)."""
+    return ENGINES[request.param]
 
 
 @pytest.fixture

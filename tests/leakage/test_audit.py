@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+from shorthand import release
 from tiny_training import TINY, summary_of
 
 import vfl
@@ -70,7 +71,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(kept):
     assert watched.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"training.staleness": 1, "threads": 2, "parties_at_once": 2}])
+@pytest.mark.parametrize("settings", [{}, release({"training.staleness": 1, "threads": 2, "parties_at_once": 2})])
 def test_watching_ends_when_enough_rows_were_sent(kept, train, settings):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings}) if settings else kept
     whole, few = load_run_with_data(run, 3), load_run_with_data(run, 3)

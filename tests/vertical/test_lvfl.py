@@ -141,7 +141,7 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_the_exchange_reuses_its_forward_pass(build, labels: str):
-    server = build(training=training(labels=labels, local_iterations=2), lightweighting={"alpha": {1: 0.5}})
+    server = build(data=TWO, training=training(labels=labels, local_iterations=2), lightweighting={"alpha": {1: 0.5}})
     party = parties_of(server)[0]
 
     def forwards() -> int:
@@ -230,7 +230,7 @@ def test_resumed_equals_uninterrupted(build, split: int, labels: str):
 
 
 def test_evaluation_moves_nothing(build):
-    quiet, watched = build(), build()
+    quiet, watched = build(data=TWO), build(data=TWO)
     for round_index in range(2):
         quiet.train_round(round_index)
         watched.train_round(round_index)
@@ -253,8 +253,8 @@ def test_evaluation_equals_the_joint_model_on_the_test_split(build):
 
 def test_sparsified_evaluation_sees_what_would_be_sent(build):
     lightweighting = {"beta": 0.9}
-    dense = run(build(lightweighting=lightweighting), 2)
-    sparse = run(build(lightweighting=lightweighting, evaluation={"sparsified": True}), 2)
+    dense = run(build(data=TWO, lightweighting=lightweighting), 2)
+    sparse = run(build(data=TWO, lightweighting=lightweighting, evaluation={"sparsified": True}), 2)
     assert digest(dense) == digest(sparse)
     assert dense.evaluate() != sparse.evaluate()
 
@@ -264,6 +264,7 @@ def test_error_feedback_sends_differences_that_shrink_the_error(build):
     for feedback in (False, True):
         # A learning rate near 0 keeps the embeddings still, so that the estimates can catch up with them.
         server = build(
+            data=TWO,
             training=training(optimizer={"learning_rate": 1e-8, "momentum": 0.0}),
             lightweighting={"beta": 0.5, "error_feedback": feedback},
         )
@@ -295,7 +296,7 @@ def test_parties_may_have_different_models_and_widths(build):
     assert next(server.trainer.head.parameters()).shape == (10, 8 + 5 + 8 + 8)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 2), (4, 2)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), release(1, 2), (4, 2)])
 def test_other_grids_and_party_counts_train(build, rows: int, columns: int):
     data = {
         "dataset": {"kind": "digits"},
@@ -322,7 +323,7 @@ def test_gradients_keep_their_bits_in_float16(build):
     # Labels at the server, gradients of a mean over B samples: unscaled, float16 would lose the small ones.
     digests = {}
     for values in ("float32", "float16"):
-        server = run(build(training=training(labels="server"), wire={"values": values}), 2)
+        server = run(build(data=TWO, training=training(labels="server"), wire={"values": values}), 2)
         digests[values] = torch.cat([value.flatten().float() for value in weights_of(server).values()])
     difference = (digests["float16"] - digests["float32"]).norm() / digests["float32"].norm()
     assert 0 < float(difference) < 0.02
