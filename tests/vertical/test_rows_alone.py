@@ -4,11 +4,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import parties_of
 
 from vfl.core.row_by_row import SIZES, RowByRow, each_alone
 from vfl.models.features import ModelSpec, TableFeatures
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.models.table import TableMLP
+from vfl.runs.runtime import Runtime
 
 
 @pytest.mark.parametrize("width", [16, 51])  # rows of 51 numbers begin at changing places of a cache line
@@ -84,3 +86,21 @@ def test_rows_are_computed_at_once_only_by_a_model_that_reads_each_alone(reads_o
         sizes.clear()
         assert torch.equal(by_row([rows_BI]), each_alone(lambda given: forward(torch.nn.Identity(), *given), [rows_BI]))
     assert sizes[: -len(rows_BI)] == ([1] * 66 if reads_others else [64, 2])
+
+
+def test_a_row_that_gets_noise_is_computed_by_itself(build, monkeypatch: pytest.MonkeyPatch):
+    server = build(
+        models={"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+        training={"labels": "server"},
+        privacy={"embeddings": "gaussian", "embedding_strength": 0.1},
+    )
+    party, sizes = parties_of(server)[0], list[int]()
+    whole = Runtime.forward
+
+    def counted(runtime, call, *inputs):
+        sizes.append(len(inputs[0]))
+        return whole(runtime, call, *inputs)
+
+    monkeypatch.setattr(Runtime, "forward", counted)
+    party.embed_new(party.test, torch.arange(16))
+    assert sizes == [48] + [1] * 16  # after the statistics of all training rows

@@ -81,13 +81,16 @@ class EvaluatedModels:
 
         return each_alone(compute, inputs) if alone else compute(inputs)
 
-    def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""
+    def embed_each(self, inputs: Sequence[Tensor], *, alone: bool = False) -> Tensor:
+        """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with the bits of each row alone.
+
+        ``alone`` computes them one by one, where even a difference that no probe shows would tell something.
+        """
         # A copy: to put the statistics into the party's own model and take them out would cost more than a row does.
         self._separate = self._separate or RowByRow(self.finished_copy(), self.runtime.forward, self._probes)
         self._count(self.model, inputs)
         with torch.inference_mode():
-            return self._separate(inputs)
+            return each_alone(self._separate, inputs) if alone else self._separate(inputs)
 
     def _probes(self, rows: int) -> list[Tensor]:
         """Return some training rows as inputs, repeated where the party has fewer."""

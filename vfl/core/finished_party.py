@@ -95,7 +95,9 @@ class FinishedParty:
         """
         if len(rows_n) == 0:
             return b""
-        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n)))
+        # Noise follows from the embedding's bits: another bit would draw other noise of the same row.
+        alone = self.defence.embeds_alone
+        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n), alone=alone))
 
     def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
         """Return the model's inputs for some test rows, with the values of one column permuted among all of them.
