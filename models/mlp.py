@@ -4,7 +4,7 @@ Shapes: B samples, C channels, H x W pixels, D the embedding's width.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,11 @@ class MemberHeads(nn.Module):
 def has_placeholders(head: nn.Module) -> bool:
     """Return whether a head replaces missing embeddings by learned values."""
     return any(isinstance(module, PlaceholderMLP) for module in head.modules())
+
+
+def placeholders_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return those of a head's weights by name that replace missing embeddings."""
+    return {name: each for name, each in weights.items() if name.rpartition(".")[2] == PLACEHOLDER}
 
 
 class FeatureMLP(nn.Module):

@@ -27,6 +27,7 @@ from vfl.parties.network.training_terms import agreement
 from vfl.parties.network.transport.rpc import error_text, open_channel, open_stream
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
+from vfl.predict.start_from import party_start
 from vfl.runs.run_folder import check_run, read_run_id
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     yield known
     if not known.good:
         return
-    holding, data = _look("data", lambda: _data(config, name))
+    holding, data = _look("data", lambda: _data(config, name, run_dir))
     yield data
     tls, keys = _look("keys", lambda: _keys(config, name, insecure=insecure))
     yield keys
@@ -86,8 +87,8 @@ def _known(config: ExperimentConfig, name: str) -> tuple[None, str]:
     return None, f"{name} of experiment {config.name!r}, training.labels={config.training.labels}"
 
 
-def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
-    holding = load_holding(config, name)
+def _data(config: ExperimentConfig, name: str, run_dir: Path) -> tuple[Holding, str]:
+    holding = load_holding(config, name, kept=party_start(config, name, run_dir))
     held = holding.prepared
     counts = f"{len(held.train)} training and {len(held.test)} test samples of {held.preparation.features}"
     return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"

@@ -26,6 +26,7 @@ from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, part
 from vfl.parties.network.admission import check_mode
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, check_absent, samples_table
+from vfl.predict.start_from import folder_of_process, server_start, start_of
 from vfl.predict.trained_run import read_checkpoint
 from vfl.runs.run_folder import PROCESSES, check_run, private_files, with_threads_of_run
 from vfl.runs.runtime import start_runtime, with_threads
@@ -52,7 +53,7 @@ def with_shared_threads(config: ExperimentConfig, run_dir: Path) -> ExperimentCo
     """Return the experiment with the threads that it would have in one process: each of its processes takes as many."""
     config = with_threads_of_run(run_dir, config)
     if config.threads is None and not (run_dir / "config.yaml").exists():
-        build_in_process(config, start_runtime(config))
+        build_in_process(config, start_runtime(config), start=start_of(config, run_dir))
         return with_threads(config)
     return config
 
@@ -130,6 +131,8 @@ def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, Experim
         values["data"]["file"] = data / (LABELS_FILE if name == SERVER else party_file(name))
         if name != SERVER and config.training.labels == "shared":
             values["data"]["labels_file"] = data / SHARED_LABELS_FILE
+        if name != SERVER:
+            values["training"]["start_from"] = folder_of_process(config, name)
         configs[name] = parse_config(values)
     return configs
 
@@ -139,6 +142,9 @@ def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, Experimen
     """Write data, keys and configurations, unless an earlier start of the run has; addresses are always new."""
     if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
         shared = config.training.labels == "shared"
-        write_split(folder / "data", split_data(config), shared_labels=shared, overwrite=True)
+        server_start(config, folder.parent)  # what it refuses is told before any process starts
+        start = start_of(config, folder.parent)
+        split = split_data(config, start.sections if start else {})
+        write_split(folder / "data", split, shared_labels=shared, overwrite=True)
     make_keys(config, folder, configs)
     write_configs(folder, configs)

@@ -17,6 +17,8 @@ def agreement(config: ExperimentConfig) -> str:
     values = agreed_values(config, replayed=replayed)
     if replayed:
         values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
+    if config.training.start_from is not None:  # each has a folder of its own; RESTORE names its checkpoint
+        values["training.start_from"] = "a run"
     return json.dumps(values, sort_keys=True)
 
 

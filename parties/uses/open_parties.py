@@ -17,10 +17,10 @@ from vfl.base.digest import check_same_data
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import DONE
-from vfl.core.build import build_joint_model
+from vfl.core.build import Start, build_joint_model
 from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
-from vfl.data.files import LabelData, Labels
+from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.samples import ids_digest
 from vfl.data.source import Source, open_source
 from vfl.parties.network.server.hub import Hub
@@ -123,8 +123,10 @@ def open_parties(
     tls = load_identity(SERVER, config.network, insecure=insecure)
     check_absent(absent, config.parties, when_absent)
     source = open_source(config)
-    labels = source.held_labels()
-    held, runtime = server_labels(config, labels), start_runtime(config)
+    labels, start = source.held_labels(), None
+    if config.training.start_from is not None:
+        labels, start = in_classes(labels, trained.sections[OWNER]["task"]), Start(trained.sections, fresh=False)
+    held, runtime = server_labels(config, labels, start), start_runtime(config)
     return DiallingParties(config, run_dir, trained, source, labels, held, runtime, tls, console, absent, when_absent)
 
 

@@ -2,20 +2,26 @@
 
 import csv
 import json
+import shutil
 import signal
 import struct
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 from vfl.comparison.importance import column_importance
+from vfl.config import ConfigError, load_config, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.tables.source import Tables
+from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import agreement
 from vfl.predict.predict import predict_in_process
+from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 
@@ -217,3 +223,63 @@ def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(fe
     for secret in ("spent", "visits", *(f"{value:g}" for value in values if abs(value) > 0.1)):
         assert secret.encode() not in relay.passed
     assert not any(struct.pack(form, value) in relay.passed for value in values for form in ("<d", "<f"))
+
+
+@pytest.mark.parametrize("labels", [release("shared"), "server"])
+def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_process(federate, tmp_path: Path, labels):
+    """Rows are others, the run has pruned its models; one owner is killed before it has a checkpoint of its own."""
+
+    def of(rows: range, **training: object):
+        (tmp_path / str(rows.start)).mkdir()
+        sections = sections_of(write_tables(tmp_path / str(rows.start), rows, labelled=True))
+        sections["training"] |= {"labels": labels, "batch_size": 16, **training}
+        return sections
+
+    first = federate(**of(range(ROWS)))
+    if labels == "server":
+        first.own_tables("bank")
+    first.run()
+    assert first.codes == {name: [0] for name in first.names}, first.logs()
+    run_experiment(first.config, tmp_path / "first", resume=False, console=Console(quiet=True))
+    before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
+
+    more = of(range(200, 260))
+    second = federate(**more | {"lightweighting": {"alpha": {2: 0.6}}})
+    for name in second.names:
+        path = second.folder / f"{name}.yaml"
+        values = yaml.safe_load(path.read_text())
+        values["training"]["start_from"] = str(first.run_dir if name == SERVER else first.folder / name)
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+    if labels == "server":
+        second.own_tables("bank")
+    second.run({"shop": [("gets its update", 2, "SIGKILL")]})
+    assert second.codes == {name: [-signal.SIGKILL] * (name == "shop") + [0] for name in second.names}, second.logs()
+    values = second.config.model_dump()
+    values["training"]["start_from"] = tmp_path / "first"
+    whole = run_experiment(parse_config(values), tmp_path / "second", resume=False, console=Console(quiet=True)).summary
+    found = second.outcome()["summary"]
+    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    assert before == {path: path.read_bytes() for path in before}, "the run stays as it was"
+
+    own = load_config(second.folder / "bank.yaml")
+    with pytest.raises(ConfigError, match="bank: has not the checkpoint of that run that the server begins with"):
+        party_start(own, "bank", tmp_path / "new", "ab" * 32)
+    with pytest.raises(ConfigError, match="bank: is not shop's own folder of that run; name it"):
+        party_start(own, "shop", tmp_path / "new")
+    with pytest.raises(ConfigError, match="first: was trained in one process, and so must be what starts from it"):
+        server_start(parse_config(values), tmp_path / "new")
+    assert json.loads(agreement(own))["training.start_from"] == "a run", "both sides say that they start from one"
+    whole_run = process_configs(parse_config(values), tmp_path / "new/processes")
+    assert whole_run["shop"].training.start_from == tmp_path / "first/processes/shop"
+
+    shutil.rmtree(first.folder)
+    out = tmp_path / "tested.csv"
+    server = ["--listen", str(second.folder / "server.yaml"), "--out", str(out)]
+    second.launch(SERVER, [str(SCRIPTS / "predict.py"), str(second.run_dir), *server])
+    for owner in ("bank", "shop"):
+        second.start(owner)
+    second.finish()
+    assert {codes[-1] for codes in second.codes.values()} == {0}, second.logs()
+    expected = predict_in_process(tmp_path / "second", None, [], "refuse").rows()
+    found = [line.split(",")[1:6] for line in out.read_text().splitlines()]
+    assert found == [[str(each) for each in row[1:6]] for row in expected]

@@ -182,6 +182,15 @@ class _Vertical(BaseEstimator):
                 delattr(self, name)
             raise
 
+    def _chosen(self, start_from: Self | None) -> dict[str, str]:
+        """Return the settings of a training that begins with a fitted estimator's models."""
+        if start_from is None:
+            return {}
+        if type(start_from) is not type(self):
+            raise ConfigError(f"start_from: expected a fitted {type(self).__name__}, got {type(start_from).__name__}")
+        check_is_fitted(start_from, "run_")
+        return {"training.start_from": str(start_from.run_.folder)}
+
     def _fit(
         self,
         owners: Mapping[str, OwnerTable],
@@ -222,12 +231,15 @@ class _Vertical(BaseEstimator):
         from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
+        from vfl.predict.start_from import start_of
         from vfl.runs.mode import Built
         from vfl.runs.run import run_experiment
         from vfl.runs.stored_run import Run
 
         rows = len(labels_N)
         again = self.validation_fraction == 0
+        if "training.start_from" in (self.settings or {}):
+            raise ConfigError("settings: training.start_from is a fitted estimator here: fit(X, y, start_from=...)")
         if not any("duplicates" in name for name in self.settings or {}):
             refuse_repeated(owners)
         tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
@@ -244,9 +256,8 @@ class _Vertical(BaseEstimator):
         built: list[InProcess] = []
 
         def build(config: ExperimentConfig, stage: "Stage") -> "Built":
-            built.append(
-                build_in_process(config, stage.runtime, stage.progress.on_step, given=GivenModules(loss=self.loss))
-            )
+            given, start = GivenModules(loss=self.loss), start_of(config, stage.run_dir)
+            built.append(build_in_process(config, stage.runtime, stage.progress.on_step, given=given, start=start))
             return Built(built[0].server)
 
         lines = [*config.warnings(), *lacking(owners)]
@@ -347,10 +358,12 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         )
         self.positive_class = positive_class
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, start_from: Self | None = None) -> Self:
         """Train on owners' tables and the labels of the first one's rows, each with a weight above 0, if given.
 
-        Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
+        ``start_from``: a fitted estimator, which stays as it is and whose models this training begins with; it keeps
+        that one's preparation of columns and classes, and takes new or further rows of the same columns. Raises
+        ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
         """
         from vfl.data.tables.labels import positive_last, tell_alike
 
@@ -358,15 +371,22 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             owners = self._owners(X, fitted=False, y=y)
             labels_N = _labels(y)
             check_classification_targets(labels_N)
-            self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
-            if len(self.classes_) < 2:
-                raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
-            names, chosen = [*map(str, self.classes_)], dict[str, str]()
+            classes, codes_N = np.unique(labels_N, return_inverse=True)
+            if len(classes) < 2:
+                raise ConfigError(f"y: holds one class only, {classes[0]!r}; a classifier needs two")
+            chosen = self._chosen(start_from)
+            if start_from is not None:
+                known = start_from.classes_.tolist()
+                if other := [each for each in classes.tolist() if each not in known]:
+                    raise ConfigError(f"y: class {other[0]!r} is none of those of start_from: {known}")
+                codes_N = np.array([known.index(each) for each in classes.tolist()])[codes_N]
+                classes = start_from.classes_
+            self.classes_, names = classes, [*map(str, classes)]
             if self.classes_.dtype.kind in "OU":
                 tell_alike("y", names)
             if self.positive_class is not None:
                 positive_last(tuple(names), str(self.positive_class), "positive_class")
-                chosen = {"data.positive_class": str(names.index(str(self.positive_class)))}
+                chosen |= {"data.positive_class": str(names.index(str(self.positive_class)))}
             self._fit(owners, codes_N, sample_weight, chosen)
             summary = self.run_.summary
             if "positive_class" in summary:  # the run's names are the codes
@@ -399,12 +419,12 @@ class VerticalRegressor(RegressorMixin, _Vertical):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on owners' tables and the values of the first one's rows; errors as ``VerticalClassifier.fit``."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, start_from: Self | None = None) -> Self:
+        """Train on owners' tables and the values of the first one's rows; the rest as ``VerticalClassifier.fit``."""
         with self._whole_or_not_fitted():
             owners = self._owners(X, fitted=False, y=y)
             values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
-            return self._fit(owners, values_N, sample_weight)
+            return self._fit(owners, values_N, sample_weight, self._chosen(start_from))
 
     def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""

@@ -40,6 +40,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import Split
 from vfl.data.sources.objects import Objects
 from vfl.data.tables.join import draw_share
+from vfl.predict.start_from import start_of
 from vfl.runs.loop import Callback
 from vfl.runs.mode import Built, Stage
 from vfl.runs.optim import MakeOptimizer
@@ -150,7 +151,8 @@ def fit(
     def build(config: ExperimentConfig, stage: Stage) -> Built:
         source = Objects(config.data, config.seed)
         source.task, source.given = config.task, split
-        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given))
+        start = start_of(config, stage.run_dir)
+        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given, start))
         return Built(built[0].server)
 
     temporary = Path(tempfile.mkdtemp(prefix="lvfl-")) if run_dir is None else None

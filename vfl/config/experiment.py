@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -87,6 +88,9 @@ class TrainingConfig(Section):
     the class). null weighs all samples alike."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
     """Share of each label, in the training loss, that is spread evenly over all classes."""
+    start_from: Annotated[Path | None, OWN] = None
+    """Folder, or name below runs, of a finished run whose models and preparation of columns this training begins with,
+    on new or further rows of the same columns; of several processes each names its own folder of that run."""
 
     @field_validator("optimizer")
     @classmethod
@@ -415,6 +419,8 @@ class ExperimentConfig(Section):
                 "privacy.embeddings: by BatchNorm a row moves its whole batch: epsilon is that of a strength divided "
                 "by the root of training.batch_size; set models.feature.batch_norm=false"
             )
+        if self.privacy.embeddings == "gaussian" and self.training.start_from is not None:
+            lines.append("training.start_from: epsilon is of this training alone; rows that both saw spend the sum")
         return lines
 
     def _about_wire(self) -> list[str]:

@@ -145,9 +145,14 @@ def dump_config(config: ExperimentConfig) -> str:
 
 
 def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
-    """Return an experiment with absolute paths of its data files, so that it is the same from every folder."""
+    """Return an experiment with absolute paths of its data files and runs, so that it is the same from every folder."""
     data = cast(dict[str, Any], _absolute(config.data.model_dump()))
-    return config.model_copy(update={"data": type(config.data).model_validate(data)})
+    training = config.training
+    if (named := training.start_from) is not None:
+        below = Path("runs") / named
+        whole = (below if below.exists() and not named.exists() else named).absolute()
+        training = training.model_copy(update={"start_from": whole})
+    return config.model_copy(update={"data": type(config.data).model_validate(data), "training": training})
 
 
 def _absolute(value: object) -> object:

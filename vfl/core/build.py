@@ -42,12 +42,12 @@ from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed
 from vfl.core.resolution import check_sizes
 from vfl.core.server import OWNER, HeadServer
-from vfl.core.tasks import Task, task_of
+from vfl.core.tasks import Task, task_of, with_scale
 from vfl.core.team import OneProcess
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.models.features import Features, ModelSpec
-from vfl.models.mlp import MLP, PLACEHOLDER, MemberHeads, PlaceholderMLP
+from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.runtime import Runtime
@@ -76,6 +76,8 @@ class TrainingLabels:
     """bool [N, K], True if the party has a row for the sample; None: all have all."""
     weights_N: Tensor | None = None
     """float64 [N], weight of each sample; None: all are alike."""
+    placeholders: bool = False
+    """The head has placeholders also where no embedding is missing: that of the run it began with has."""
 
     def presence(self, config: ExperimentConfig) -> Presence:
         """Return the parties' participation in all batches."""
@@ -89,14 +91,29 @@ class TrainingLabels:
         return weights_digest({"train": self.labels_N, "test": test.values, **there})
 
 
-def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
-    """Return the training labels with the task. Raises ValueError if the labels do not fit it."""
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The part of a finished run that a training with ``training.start_from`` keeps."""
+
+    sections: Mapping[str, State]
+    """States by owner: the run's or, once it has any, those of the training itself, which have what is kept as well."""
+    fresh: bool
+    """The models are those of ``sections``, not those of a checkpoint that is loaded later."""
+
+
+def training_labels(held: SharedLabels, config: ExperimentConfig, kept: State | None = None) -> TrainingLabels:
+    """Return the training labels with the task. Raises ValueError if the labels do not fit it.
+
+    ``kept`` is the state, with head and task, of a run whose scale of values and placeholders are kept.
+    """
     train = held.train
     if train.weights is not None and config.training.labels == "shared":
         raise ConfigError("training.labels: parties that hold the labels would need their weights; set it to server")
-    return TrainingLabels(
-        train.values, task_of(config, held.classes, train.values, train.weights), train.present, train.weights
-    )
+    task = task_of(config, held.classes, train.values, train.weights)
+    if kept is None:
+        return TrainingLabels(train.values, task, train.present, train.weights)
+    placeholders = bool(placeholders_of(kept["head"]["weights"]))
+    return TrainingLabels(train.values, with_scale(task, kept["task"]), train.present, train.weights, placeholders)
 
 
 def build_head_server(
@@ -114,7 +131,7 @@ def build_head_server(
     Raises ConfigError if epsilon of the configured noise cannot be computed.
     """
     check_installed(config)
-    trainer = build_head(config, train.task, runtime, train.presence(config), given)
+    trainer = build_head(config, train, runtime, given)
     joint = JointModel(roster, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
     presence = train.presence(config)
@@ -130,8 +147,7 @@ def build_joint_model(
     It is asked for the embeddings of ``samples``; parties without a link are absent.
     """
     weights = own["head"]["weights"]
-    placeholders = any(name.rpartition(".")[2] == PLACEHOLDER for name in weights)
-    head = Head(build_head_model(config, task, placeholders=placeholders), task, runtime)
+    head = Head(build_head_model(config, task, placeholders=bool(placeholders_of(weights))), task, runtime)
     head.head.load_state_dict(weights)
     head.head.eval()
     compressor, names = build_compressor(config.wire), config.parties
@@ -214,11 +230,12 @@ def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
 
 
 def build_head(
-    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: GivenModules | None = None
+    config: ExperimentConfig, labels: TrainingLabels, runtime: Runtime, given: GivenModules | None = None
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
-    given = given or GivenModules()
-    head = given.head or build_head_model(config, task, placeholders=not presence.whole)
+    given, task = given or GivenModules(), labels.task
+    placeholders = labels.placeholders or not labels.presence(config).whole
+    head = given.head or build_head_model(config, task, placeholders=placeholders)
     return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer, given.loss)
 
 
@@ -265,14 +282,13 @@ def build_party_protocol(
         return ReceivedGradient(gradient_compressor(config.wire), runtime.device)
     names = config.parties
     others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
-    presence = labels.presence(config)
     return HeadReplica(
-        build_head(config, labels.task, runtime, presence),
+        build_head(config, labels, runtime),
         labels.labels_N.to(runtime.device),
         names.index(name),
         others,
         config.training.head_sync,
-        presence,
+        labels.presence(config),
     )
 
 

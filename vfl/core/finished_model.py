@@ -9,13 +9,15 @@ Statistics never travel; they are stored beside the training's in each party's c
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import weights_digest
+from vfl.base.errors import ConfigError, one_line
 from vfl.base.macs import count_macs
 from vfl.compression.unprunable import Pruner
 from vfl.config import ExperimentConfig
@@ -25,6 +27,17 @@ from vfl.data.samples import Samples
 from vfl.messages.control import EvaluatedModel
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
+
+
+@contextmanager
+def naming_model(whose: str) -> Generator[None]:
+    """Turn the error of loading a run's weights into ConfigError, if the model is another than the run's."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"training.start_from: {whose}'s model is another one in that run ({one_line(error)})"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)

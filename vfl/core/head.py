@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from vfl.compression.codec import encode
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.embeddings import decode_finite
+from vfl.core.finished_model import naming_model
 from vfl.core.tasks import Task
 from vfl.messages.messages import Buffer, Part, PartKind
-from vfl.models.mlp import has_placeholders
+from vfl.models.mlp import has_placeholders, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runs.runtime import Runtime
@@ -152,3 +153,11 @@ class HeadTrainer(Head):
         """Restore weights and momentum."""
         self.head.load_state_dict(state["weights"])
         load_optimizer_state(self.optimizer, self.head, state["momentum"])
+
+    def begin_with(self, state: State) -> None:
+        """Load the weights in another run's state, not the momentum; placeholders that it lacks stay as built.
+
+        Raises ConfigError for another head.
+        """
+        with naming_model("the head server"):
+            self.head.load_state_dict(placeholders_of(self.head.state_dict()) | state["weights"])

@@ -24,6 +24,7 @@ from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, d
 from vfl.core.head import HeadTrainer
 from vfl.core.presence import Presence, RowMask, pack, unpack
 from vfl.core.privacy.defences import Defence
+from vfl.core.tasks import task_state
 from vfl.messages.messages import Message, Part, PartKind
 from vfl.runs.checkpoint import State
 
@@ -242,6 +243,7 @@ class HeadReplica:
         """Return the replica, its momentum, and the estimates of the others' embeddings."""
         return {
             "head": self.trainer.state_dict(),
+            "task": task_state(self.trainer.task),
             "others": {other.sender: other.state_dict() for other in self.others},
         }
 
@@ -250,6 +252,10 @@ class HeadReplica:
         self.trainer.load_state_dict(state["head"])
         for other in self.others:
             other.load_state_dict(state["others"][other.sender])
+
+    def begin_with(self, state: State) -> None:
+        """Begin with the head in the state of a finished run."""
+        self.trainer.begin_with(state["head"])
 
 
 def gradient_scale(batch_size: int) -> float:
@@ -302,6 +308,9 @@ class ReceivedGradient:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
+
+    def begin_with(self, state: State) -> None:
+        """Begin with the state of a finished run."""
 
 
 PartyProtocol = HeadReplica | ReceivedGradient

@@ -1,6 +1,6 @@
 """All parties in one process: their links, and building an experiment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Semaphore
@@ -9,8 +9,16 @@ from typing import NoReturn
 import torch
 
 from vfl.base.digest import combined_digest, weights_digest
-from vfl.config import ExperimentConfig
-from vfl.core.build import GivenModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.core.build import (
+    GivenModules,
+    Start,
+    build_head_server,
+    build_party,
+    build_roster,
+    macs_of_head,
+    training_labels,
+)
 from vfl.core.finished_party import FinishedParty
 from vfl.core.joint_model import JointModel
 from vfl.core.link import PartyLink, done
@@ -114,21 +122,29 @@ def build_in_process(
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     source: Source | None = None,
     given: GivenModules | None = None,
+    start: Start | None = None,
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 
-    ``source`` replaces the configuration's, and the objects in ``given`` replace what it names. Raises ValueError for
-    data that is missing or does not fit.
+    ``source`` replaces the configuration's, and the objects in ``given`` replace what it names; ``start`` is that of
+    ``training.start_from``. Raises ValueError for data that is missing or does not fit.
     """
+    if config.training.start_from is not None and start is None:
+        raise ConfigError("training.start_from: is for trainings and what is asked of them; leave it out here")
+    kept: Mapping[str, State] = start.sections if start else {}
     source = source or open_source(config)
-    split = split_samples(source)
-    prepared = {data.party: prepare_party(source, data) for data in split.parties}
-    labels = training_labels(split.labels, config)
+    split = split_samples(source, kept)
+    prepared = {data.party: prepare_party(source, data, kept.get(data.party)) for data in split.parties}
+    labels = training_labels(split.labels, config, kept.get(OWNER))
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
     use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
     roster = build_roster(links_to(parties, config), labels, config)
     server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
+    if start and start.fresh:
+        server.begin_with(kept[OWNER])
+        for party in parties:
+            party.begin_with(kept[party.name])
     return InProcess(server.joint, parties, source, split, server)
 
 

@@ -23,6 +23,7 @@ from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.meter import RoundMeter
 from vfl.core.costs.prices import model_costs
 from vfl.core.embeddings import EmbeddingSender
+from vfl.core.finished_model import naming_model
 from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import PartyProtocol
@@ -295,6 +296,17 @@ class FeatureParty(FinishedParty):
         load_optimizer_state(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])
+
+    def begin_with(self, state: State) -> None:
+        """Begin a training with the model in the party's state of a finished run; the party must be as it was built.
+
+        Its prunings are repeated, nothing un-prunes; momentum, residuals and costs begin anew. Raises ConfigError for
+        another model.
+        """
+        with naming_model(self.name):
+            self.load_finished(state)
+        self.evaluated.macs = 0
+        self.protocol.begin_with(state["protocol"])
 
     def load_finished(self, state: State) -> None:
         """Load the finished model of a state and its preparation of samples, with any data."""

@@ -25,12 +25,14 @@ from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
 from vfl.core.privacy.epsilon import guarantees
 from vfl.core.tasks import task_state
+from vfl.data.source import SERVER
 from vfl.messages.control import AskedRatios, Description, Prices, RoundStart
 from vfl.messages.messages import Kind, Message
+from vfl.models.mlp import has_placeholders
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics, finite
 
-OWNER = "server"
+OWNER = SERVER
 """The server's name among the owners of state and weights."""
 
 
@@ -236,7 +238,7 @@ class HeadServer:
             "prices": self.price_list.state_dict(),
             "data_digest": self.labels_digest,
             "task": task_state(self.trainer.task),
-            "placeholders": not self.exchanges.presence.whole,
+            "placeholders": has_placeholders(self.trainer.head),
         }
         return {OWNER: own} | self.roster.save(len(self.clock.history))
 
@@ -259,6 +261,11 @@ class HeadServer:
         self.trainer.load_state_dict(own["head"])
         self.ledger.load_state_dict(own["costs"])
         self.reports.load_state_dict(own)
+
+    def begin_with(self, own: State) -> None:
+        """Begin with the head in the server's own state of a run, and the parties' models as last reported there."""
+        self.trainer.begin_with(own["head"])
+        self.reports.load_state_dict({"reports": own["reports"], "ratio_sums": self.reports.ratio_sums})
 
     def close(self) -> None:
         """Release the parties."""

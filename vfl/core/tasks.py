@@ -6,7 +6,7 @@ loss, and predictions are the means of theirs (Lakshminarayanan et al., NeurIPS 
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -206,7 +206,7 @@ class Regression:
         self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None
     ) -> dict[str, float]:
         """Return the error of the training labels' mean on the test labels."""
-        told_M = torch.full((len(tests_M),), self.mean, dtype=torch.float64)
+        told_M = torch.full((len(tests_M),), mean_and_std(labels_N.cpu(), weights_N)[0], dtype=torch.float64)
         weights_M = None if weights_M is None else weights_M.cpu()
         return {"rmse": regression_metrics(told_M, tests_M.cpu(), weights_M)["rmse"]}
 
@@ -288,15 +288,26 @@ def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor, weights_N: 
 def _regression(train_labels_N: Tensor, weights_N: Tensor | None, metric: str) -> Regression:
     if not train_labels_N.is_floating_point():
         raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
-    # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
-    mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))
-    if weights_N is not None:
-        labels, weights = train_labels_N.double(), weights_N.double() / weights_N.double().sum()
-        mean = float((weights * labels).sum())
-        std = float((weights * (labels - mean).square()).sum().sqrt())
+    mean, std = mean_and_std(train_labels_N, weights_N)
     if std == 0:
         raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
     return Regression(mean, std, metric)
+
+
+def mean_and_std(labels_N: Tensor, weights_N: Tensor | None) -> tuple[float, float]:
+    """Return mean and standard deviation of amounts, by their weights if there are any."""
+    labels = labels_N.double()
+    if weights_N is None:
+        # Divided by N: a single sample has the deviation 0, instead of NaN.
+        return float(labels.mean()), float(labels.std(correction=0))
+    weights = weights_N.double().to(labels.device) / weights_N.double().sum()
+    mean = float((weights * labels).sum())
+    return mean, float((weights * (labels - mean).square()).sum().sqrt())
+
+
+def with_scale(task: Task, kept: State) -> Task:
+    """Return a task whose outputs mean what those of another run do, given its ``task_state``."""
+    return replace(task, mean=kept["mean"], std=kept["std"]) if isinstance(task, Regression) else task
 
 
 def task_of(

@@ -18,16 +18,18 @@ of other data write such files themselves.
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vfl.base.errors import ConfigError
 from vfl.data.samples import Samples, check_ids, check_labels, check_present, ids_digest
 from vfl.runs.atomic import Fingerprint
+from vfl.runs.checkpoint import State
 from vfl.runs.tensor_file import write_tensors
 
 PRIVATE = 0o600
@@ -119,6 +121,21 @@ class LabelData(SharedLabels):
     def ids_digests(self) -> dict[str, str]:
         """Return the digests of the ids, as `Samples.ids_digest`."""
         return super().ids_digests() | {"test": ids_digest(self.test.ids)}
+
+
+H = TypeVar("H", bound=SharedLabels)
+
+
+def in_classes(held: H, task: State) -> H:
+    """Return labels as indices of the classes in a run's ``task_state``. Raises ConfigError for another class."""
+    names = tuple(cast(Sequence[str], task["names"]))
+    if held.classes == names:
+        return held
+    if other := [name for name in held.classes if name not in names]:
+        raise ConfigError(f"training.start_from: class {other[0]!r} is none of the run's: {', '.join(names)}")
+    index = torch.tensor([names.index(name) for name in held.classes])
+    labels = {split: getattr(held, split) for split in ("train", "test") if hasattr(held, split)}
+    return replace(held, classes=names, **{k: replace(each, values=index[each.values]) for k, each in labels.items()})
 
 
 def write_party_data(path: Path, data: PartyData) -> Fingerprint:

@@ -10,22 +10,26 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import weights_digest
+from vfl.base.errors import ConfigError
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.experiment import ExperimentConfig
 from vfl.data.drift import Histograms
-from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data, numbered
+from vfl.data.files import LabelData, PartyData, in_classes, load_label_data, load_party_data, numbered
 from vfl.data.rows import Rows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 from vfl.models.features import Features
 from vfl.runs.checkpoint import State
 
+SERVER = "server"
+"""Name of the server among the owners of a run's states."""
 MOST_NAMED = 10
 """Most cells far from the training rows that are named."""
 
@@ -203,6 +207,10 @@ class Source:
     def load_names(self, party: str, names: State) -> None:
         """Restore the result of ``names``, which then needs no training data."""
 
+    def keep_names(self, party: str, names: State) -> None:
+        """Read a party's columns for training as another run has read them. Raises ValueError for other columns."""
+        self.load_names(party, names)
+
     def column_names(self, party: str) -> list[str]:
         """Return the names of a party's columns, as `Preparation.column_places` counts them; empty without names."""
         return []
@@ -253,12 +261,17 @@ def open_source(config: ExperimentConfig) -> Source:
     return source
 
 
-def split_samples(source: Source) -> Split:
+def split_samples(source: Source, kept: Mapping[str, State] = MappingProxyType({})) -> Split:
     """Return the source's split, checked: its owners in their order, samples with the same ids as the labels.
 
-    Raises ValueError, one line, for anything else, and as the source.
+    ``kept`` are states of a run by owner, whose columns and classes are kept. Raises ValueError, one line, for anything
+    else, and as the source.
     """
+    for name in kept.keys() & set(source.parties):
+        source.keep_names(name, kept[name]["raw"]["names"])
     split = source.split()
+    if SERVER in kept:
+        split = replace(split, labels=in_classes(split.labels, kept[SERVER]["task"]))
     held, parties = tuple(part.party for part in split.parties), tuple(source.parties)
     if held != parties:
         kind, parts, owners = source.data.dataset.kind, ", ".join(held), ", ".join(parties)
@@ -272,10 +285,18 @@ def split_samples(source: Source) -> Split:
     return split
 
 
-def prepare_party(source: Source, data: PartyData) -> Prepared:
-    """Return a party's samples, prepared for its model."""
-    # A missing row holds anything at all, and must not enter means. Test rows must not either.
-    preparation = source.prepare(data.train.held())
+def prepare_party(source: Source, data: PartyData, kept: State | None = None) -> Prepared:
+    """Return a party's samples, prepared for its model; ``kept`` is its state of a run, as which it prepares them.
+
+    Raises ValueError for samples of another form than that run's.
+    """
+    if kept is None:
+        # A missing row holds anything at all, and must not enter means. Test rows must not either.
+        preparation = source.prepare(data.train.held())
+    elif (own := _raw_state(data.train, {})["shapes"]) != (theirs := kept["raw"]["shapes"]):
+        raise ConfigError(f"training.start_from: a sample of {data.party} is {own}, and was {theirs} in the run")
+    else:
+        preparation, _ = _as_fitted(source, kept, 1)
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
     for line in islice(far_cells(source, data.party, preparation, data.test, data.test_row), 1):
         warnings.warn(f"test rows: {line}", stacklevel=2)
@@ -303,13 +324,19 @@ def stand_in(source: Source, party: str, state: State, rows: int) -> tuple[Prepa
     """
     raw: State = state["raw"]
     source.load_names(party, raw["names"])
-    features, *more = (torch.zeros(rows, *shape, dtype=getattr(torch, kind)) for kind, *shape in raw["shapes"])
-    zeros = Samples(torch.arange(rows), features, more=tuple(more))
-    preparation = source.prepare(zeros)
-    preparation.load_state_dict(state["preparation"])
+    preparation, zeros = _as_fitted(source, state, rows)
     drawn = preparation.drawn(zeros)
     prepared = prepare_samples(preparation, drawn)
     return Prepared(preparation, prepared, prepared, raw), drawn
+
+
+def _as_fitted(source: Source, state: State, rows: int) -> tuple[Preparation, Samples]:
+    """Return the preparation in a party's state of a run, and ``rows`` samples of its form, all 0."""
+    features, *more = (torch.zeros(rows, *shape, dtype=getattr(torch, kind)) for kind, *shape in state["raw"]["shapes"])
+    zeros = Samples(torch.arange(rows), features, more=tuple(more))
+    preparation = source.prepare(zeros)
+    preparation.load_state_dict(state["preparation"])
+    return preparation, zeros
 
 
 def prepare_whole(source: Source) -> Dataset:

@@ -1,10 +1,11 @@
 """An experiment's data set, split over the parties; the same for one process and for files of separate processes."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from vfl.data.files import (
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
 from vfl.runs.atomic import write_together
+from vfl.runs.checkpoint import State
 
 H = TypeVar("H", Samples, Labels)
 
@@ -29,12 +31,12 @@ LABELS_FILE = "labels.safetensors"
 SHARED_LABELS_FILE = "shared_labels.safetensors"
 
 
-def split_data(config: ExperimentConfig) -> Split:
-    """Load the experiment's samples and split them over its owners.
+def split_data(config: ExperimentConfig, kept: Mapping[str, State] = MappingProxyType({})) -> Split:
+    """Load the experiment's samples and split them over its owners; ``kept`` as in ``split_samples``.
 
     Raises ValueError, naming the field, for data that is missing or does not fit.
     """
-    return split_samples(open_source(config))
+    return split_samples(open_source(config), kept)
 
 
 def conceal_ids(split: Split, secret: bytes) -> Split:

@@ -15,6 +15,7 @@ from vfl.console import numbers_table
 from vfl.core.costs.decision import past_ratios
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
+from vfl.predict.start_from import start_of
 from vfl.runs.mode import Built, Mode, Stage
 from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import REACHED
@@ -81,7 +82,8 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
         stage.console.print(
             "warning: privacy.record: ignored, as all parties are in this process; lvfl audit needs none"
         )
-    server = build_in_process(config, stage.runtime, stage.progress.on_step).server
+    start = start_of(config, stage.run_dir)
+    server = build_in_process(config, stage.runtime, stage.progress.on_step, start=start).server
     server.past_ratios = past_ratios(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 

@@ -25,11 +25,11 @@ from vfl.config.tables import label_owner
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
 from vfl.core.parties import Parties, PartyProxy
-from vfl.core.tasks import Task
+from vfl.core.tasks import Task, task_state
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
-from vfl.data.source import NewSamples, far_cells, prepare_samples
+from vfl.data.source import SERVER, NewSamples, far_cells, prepare_samples
 from vfl.data.split import split_data
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
@@ -189,7 +189,9 @@ def _take_test(trained: LocalFederation) -> JointModel:
     """Give every party its test samples in place of the validation samples that the run evaluated."""
     config = trained.joint.config
     data = config.data.model_copy(update={"validation_share": 0.0})
-    split = split_data(config.model_copy(update={"data": data}))
+    kept = {party.name: {"raw": party.data.raw} for party in trained.parties}
+    kept |= {SERVER: {"task": task_state(trained.joint.task)}}
+    split = split_data(config.model_copy(update={"data": data}), kept)
     test, parts = split.labels.test, tuple(part.test for part in split.parties)
     joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
     return replace(joint, samples=test)

@@ -8,7 +8,7 @@ import torch
 
 from vfl.base.digest import check_same_data
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import build_finished_party, build_joint_model, build_party, training_labels
+from vfl.core.build import Start, build_finished_party, build_joint_model, build_party, training_labels
 from vfl.core.finished_party import FinishedParty
 from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
 from vfl.core.party import SECTION, FeatureParty
@@ -66,8 +66,9 @@ def load_run_with_data(run_dir: Path, done: int | None = None) -> InProcess:
     The models are in evaluation mode. Raises as ``read_checkpoint``; ConfigError if other processes keep the parties'
     models, ValueError if the data has changed or is missing.
     """
-    config, sections = _whole_run(run_dir, done)
-    built = build_in_process(config, start_runtime(config))
+    config, sections = whole_states(run_dir, done)
+    start = None if config.training.start_from is None else Start(sections, fresh=False)
+    built = build_in_process(config, start_runtime(config), start=start)
     built.server.load_state_dict(sections)
     for party in built.parties:
         party.model.eval()
@@ -82,7 +83,7 @@ def open_federation(run_dir: Path, *, with_data: bool, prunable: bool = False) -
     form of new samples. ``prunable``: its parties are feature parties, whose pruners know the layers. Raises as
     ``load_run_with_data``.
     """
-    config, sections = _whole_run(run_dir)
+    config, sections = whole_states(run_dir)
     check_whole_images(run_dir, sections[SERVER].get("reports", {}))
     own = sections[SERVER]
     if not with_data and not all("raw" in state for name, state in sections.items() if name != SERVER):
@@ -112,9 +113,10 @@ def _own_data(
     config: ExperimentConfig, source: Source, sections: Mapping[str, State]
 ) -> tuple[dict[str, Prepared], Split, Task]:
     """Return the samples of a run by party, all raw samples, and the task. Raises ValueError for changed data."""
-    split = split_samples(source)
-    held = {data.party: prepare_party(source, data) for data in split.parties}
-    labels = training_labels(split.labels, config)
+    kept: Mapping[str, State] = {} if config.training.start_from is None else sections
+    split = split_samples(source, kept)
+    held = {data.party: prepare_party(source, data, kept.get(data.party)) for data in split.parties}
+    labels = training_labels(split.labels, config, kept.get(SERVER))
     check_same_data("the labels", sections[SERVER]["data_digest"], labels.digest(split.labels.test))
     for name, data in held.items():
         check_same_data(f"{name}'s features", sections[name]["data_digest"], data.digest)
@@ -135,7 +137,8 @@ def _random_data(
     return {name: prepared for name, (prepared, _) in held.items()}, split, task
 
 
-def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
+def whole_states(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
+    """Return a run's configuration and all owners' whole states. Raises as ``read_checkpoint``."""
     trained = read_checkpoint(run_dir, done)
     config, sections = trained.config, trained.sections
     for name in config.parties:

@@ -54,11 +54,16 @@ def pass_on(workers: SingleProcess, order: Message) -> None:
         workers.say(pack(order))
 
 
-def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], run_dir: Path) -> None:
+def follow(
+    workers: Workers,
+    restore: Callable[[State | None], FeatureParty],
+    run_dir: Path,
+    start: Callable[[str], State | None],
+) -> None:
     """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
-    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"))
+    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"), start)
     while order := workers.hear():
         follower.answer(unpack(order))
 

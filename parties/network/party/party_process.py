@@ -15,7 +15,7 @@ from vfl.core.build import TrainingLabels, build_party, feature_config, training
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
-from vfl.data.files import load_shared_labels, numbered
+from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, far_cells, open_source, prepare_party
@@ -35,6 +35,7 @@ from vfl.parties.network.party.training_session import PartyWorker, open_store
 from vfl.parties.network.training_terms import agreement, labels_digest
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello
+from vfl.predict.start_from import party_start
 from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
@@ -139,7 +140,7 @@ def run_party(
     forget_attempt(run_dir, ACTIONS)
     config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=True)
-    holding = load_holding(config, name, samples)
+    holding = load_holding(config, name, samples, party_start(config, name, run_dir))
     restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
@@ -150,9 +151,17 @@ def run_party(
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
-        passed_on = partial(pass_on, workers)
+        passed_on, own_start = partial(pass_on, workers), partial(party_start, config, name, run_dir)
         worker = PartyWorker(
-            welcome.run, restore, store, consent, passed_on, notes.answer, holding.wanted, notes.warn_of_unseen_values
+            welcome.run,
+            restore,
+            store,
+            own_start,
+            consent,
+            passed_on,
+            notes.answer,
+            holding.wanted,
+            notes.warn_of_unseen_values,
         )
         return partial(_obey, worker, run_dir, welcome.run)
 
@@ -167,7 +176,9 @@ def run_party(
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
     """Carry out the first process's orders. Raises ValueError for unusable data, PeerLost without that process."""
     check_party(config, name)
-    follow(workers, restorer(config, name, load_holding(config, name, samples), workers, run_dir), run_dir)
+    holding = load_holding(config, name, samples, party_start(config, name, run_dir))
+    restore = restorer(config, name, holding, workers, run_dir)
+    follow(workers, restore, run_dir, partial(party_start, config, name, run_dir))
 
 
 def restorer(
@@ -225,12 +236,17 @@ def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -
     write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
 
 
-def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
+def load_holding(
+    config: ExperimentConfig, name: str, samples: Path | None = None, kept: State | None = None
+) -> Holding:
     """Read only the party's data; ``samples`` are predicted in place of the test samples.
 
-    Raises ValueError for files that cannot be used.
+    ``kept`` is its state of the run whose preparation, classes and scale of values are kept. Raises ValueError for
+    files that cannot be used.
     """
     source = open_source(config)
+    if kept is not None:
+        source.keep_names(name, kept["raw"]["names"])
     data = source.held_by(name)
     wanted, wanted_row = (None, numbered) if samples is None else _wanted(source, samples, name, data.train)
     labels: TrainingLabels | None = None
@@ -240,9 +256,10 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
         shared = load_shared_labels(config.data.labels_file)
         if shared.ids_digests()["train"] != data.train.ids_digest():
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
-        labels = training_labels(shared, config)
+        protocol = None if kept is None else kept["protocol"]
+        labels = training_labels(in_classes(shared, protocol["task"]) if protocol else shared, config, protocol)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
-    return Holding(prepare_party(source, data), source, wanted, labels, digests, wanted_row)
+    return Holding(prepare_party(source, data, kept), source, wanted, labels, digests, wanted_row)
 
 
 def _wanted(source: Source, path: Path, name: str, train: Samples) -> tuple[Samples, Callable[[int], str]]:

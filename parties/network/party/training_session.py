@@ -32,6 +32,8 @@ class PartyWorker(Worker[FeatureParty]):
     """Makes the party from a saved state, or as built."""
     store: CheckpointStore
     """The party's own checkpoints."""
+    start: Callable[[str], State | None] = lambda digest: None
+    """Returns the checkpoint of that digest in the run that is started from; None if the owner names none."""
     consent: Consent | None = None
     """The owner's consent; None if the process that passes orders on has checked them."""
     pass_on: Callable[[Message], None] = lambda order: None
@@ -71,6 +73,11 @@ class PartyWorker(Worker[FeatureParty]):
     def _restore(self, restore: Restore) -> FeatureParty:
         """Return the party as it was after the given round."""
         party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
+        if restore.digest and not restore.round:
+            state = self.start(restore.digest)
+            if state is None:
+                raise ValueError("training.start_from: is missing here, and the server starts from an earlier run")
+            party.begin_with(state)
         rounds = party.config.training.rounds
         if not restore.round <= restore.as_of <= rounds:
             raise MessageError(

@@ -11,11 +11,11 @@ from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.base.metrics import headline
 from vfl.config import ExperimentConfig
 from vfl.console import DONE, INTERRUPTED
-from vfl.core.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
+from vfl.core.build import Start, TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from vfl.core.costs.decision import past_ratios
 from vfl.core.parties import Parties
 from vfl.core.pruning_pictures import ShowWidths
-from vfl.data.files import LabelData, Labels
+from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.source import open_source
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -24,12 +24,13 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.noise_key import noise_key
 from vfl.parties.network.server.droppable import ABSENT, DroppableParty
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.link import RemoteLink, checkpoint_reference
 from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_of, labels_digest
 from vfl.parties.network.transport.security import load_identity
 from vfl.predict.mode import VERTICAL
+from vfl.predict.start_from import server_start
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built
@@ -104,6 +105,8 @@ class ServerProcess:
     run_dir: Path
     labels: ServerLabels
     runtime: Runtime
+    start: Start | None = None
+    """The run that the training starts from, with what it keeps of it; None without one."""
 
     def __post_init__(self) -> None:
         network, self.names = self.config.network, self.config.parties
@@ -139,6 +142,11 @@ class ServerProcess:
             noise_key(self.config, self.run_dir),
         )
         server.past_ratios = past_ratios(self.config, self.run_dir)
+        if self.start is not None and not store.rounds():
+            kept = self.start.sections
+            server.begin_with(kept[SERVER])
+            # Round 0 of a party with a digest is its own checkpoint of the run that is started from.
+            server.roster.load({name: checkpoint_reference(0, kept[name]["digest"]) for name in self.names})
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
         outcome = train(built, self.config, stage, store, [self.breaks])
         if outcome.finished or outcome.signal_name:
@@ -264,7 +272,8 @@ def run_server(
     runtime = start_runtime(config)
     if config.training.labels == "server":  # else parties repeat the head's steps, with PyTorch's number as well
         use_threads_for(config, macs_of_head(config))
-    labels = server_labels(config, open_source(config).held_labels())
+    start = server_start(config, run_dir)
+    labels = server_labels(config, open_source(config).held_labels(), start)
     open_run(run_dir, config)
     with only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end:
         update_config(run_dir, config)
@@ -272,7 +281,7 @@ def run_server(
         if not run:
             run = secrets.token_hex(8)
             write_run_id(run_dir, run)
-        process = ServerProcess(config, run_dir, labels, runtime)
+        process = ServerProcess(config, run_dir, labels, runtime, start)
         with Hub(
             run,
             expected_of(config, labels.digests, len(labels.test.values)),
@@ -291,9 +300,12 @@ def run_server(
         return outcome
 
 
-def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
-    """Return the server's labels and the digests that parties' are compared with."""
-    train = training_labels(data, config)
+def server_labels(config: ExperimentConfig, data: LabelData, start: Start | None = None) -> ServerLabels:
+    """Return the server's labels, as ``start`` has them, and the digests that parties' are compared with."""
+    kept = None if start is None else start.sections[SERVER]
+    if kept is not None:
+        data = in_classes(data, kept["task"])
+    train = training_labels(data, config, kept)
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None
     digests = DataDigests(ids["train"], ids["test"], labels_digest(shared))

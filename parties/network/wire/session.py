@@ -54,7 +54,7 @@ class Refusal(Control):
 
 class Restore(Control):
     """RESTORE: restore the state after ``round`` rounds, from the checkpoint with this digest; round 0: the initial
-    state."""
+    state, with a digest that of the checkpoint in the run that the party starts from."""
 
     round: Number = 0
     digest: Identifier = ""

@@ -97,6 +97,10 @@ class MessageRecorder:
         """Continue from a state."""
         self.protocol.load_state_dict(state)
 
+    def begin_with(self, state: State) -> None:
+        """Begin with the state of a finished run."""
+        self.protocol.begin_with(state)
+
     def recording(self, party: str) -> Recording:
         """Return what was recorded of a party's round."""
         gradients_ND = torch.cat(self.gradients) if self.gradients else None

@@ -15,6 +15,7 @@ from vfl.config.tables import ColumnKind, TableConfig
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.source import Tables
+from vfl.runs.checkpoint import State
 
 KEY = ("patient",)
 LABEL = "diagnosis"
@@ -41,6 +42,9 @@ class BreastCancer(Tables):
         """Return the owner's numbers; there are no categories."""
         number: ColumnKind = "number"
         return dict.fromkeys(OWNERS[owner], number)
+
+    def keep_names(self, party: str, names: State) -> None:
+        """Do nothing: the columns are always these."""
 
     def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
         if new is not None:

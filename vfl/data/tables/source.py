@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.config.tables import ColumnKind, label_owner, table_of, table_owners
+from vfl.config.tables import ColumnKind, TableConfig, label_owner, table_of, table_owners
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
@@ -50,6 +50,8 @@ class Tables(Source):
     def __init__(self, data: DataConfig, seed: int) -> None:
         super().__init__(data, seed)
         self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
+        self._kept = set[str]()
+        """Owners whose columns are those of an earlier run, which has judged them."""
         table_owners(data.tables)
 
     @property
@@ -134,6 +136,23 @@ class Tables(Source):
         """Restore the kinds of the owner's columns."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
+
+    def keep_names(self, party: str, names: State) -> None:
+        """Read the owner's columns as the run did that has these ``names``. Raises TableError for another feature."""
+        self.load_names(party, names)
+        if not names or self.data.file is not None:
+            return
+        self._kept.add(party)
+        config, path = table_of(self.data.tables, party)
+        kept, beside = self._kinds[party], self._beside(config)
+        own = config.features
+        if own is None:  # nothing is proposed anew, and no column left out in silence
+            own = {name: kept.get(name, "new") for name in column_names(path) if name not in beside}
+        for name in {**kept, **own}:
+            here, then = own.get(name, "ignore"), kept.get(name, "ignore")
+            if here != then:
+                what = f"column {name!r} is {here} here, and {then} in that run"
+                raise TableError(f"training.start_from: {path}: {what}; keep its columns as they were there")
 
     def check(self, samples: Samples) -> None:
         """Raise ValueError for anything but raw rows."""
@@ -246,12 +265,7 @@ class Tables(Source):
         config, path = table_of(self.data.tables, owner)
         kinds = config.features
         if kinds is None:
-            foreign = [name for key in config.keys.values() for name in key]
-            beside = (config.label, config.weight, self.data.group)
-            no_features = [name for name in beside if name is not None]
-            kinds, lines = propose_features(
-                path, [*key_of(config), *foreign, *no_features], config.missing, config.not_missing
-            )
+            kinds, lines = propose_features(path, self._beside(config), config.missing, config.not_missing)
             for line in lines:
                 warnings.warn(line, stacklevel=2)
         for name in key_of(config):
@@ -265,6 +279,11 @@ class Tables(Source):
                 what = f"column {table.label!r} is the label, or has its name"
                 raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
         return kinds
+
+    def _beside(self, config: TableConfig) -> list[str]:
+        """Return the columns of a table that are no features unless told: keys, label, weight and group."""
+        keys = [name for key in (key_of(config), *config.keys.values()) for name in key]
+        return [*keys, *(name for name in (config.label, config.weight, self.data.group) if name is not None)]
 
     def column_names(self, party: str) -> list[str]:
         """Return the names of an owner's columns, numbers first; none of a file without names."""
@@ -329,7 +348,8 @@ class Tables(Source):
         held = rows[train][rows[train] >= 0]
         if len(held) == 0:
             raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
-        check_columns(table, held, numbers, categories)
+        if owner not in self._kept:
+            check_columns(table, held, numbers, categories)
         chosen = [(rows[part], ids[part]) for part in (train, test)]
         keys = table.keys[key_of(self.data.tables[owner])]
 

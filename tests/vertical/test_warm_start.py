@@ -1,0 +1,274 @@
+"""training.start_from: a training begins with a finished run's models and preparation, on other rows of its columns."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tiny_training import content_of, rows_of
+from torch import nn
+from two_tables import ROWS, sections_of, write_tables
+
+import vfl
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.core.local import InProcess, build_in_process
+from vfl.data.source import prepare_samples
+from vfl.predict.predict import predict_in_process, predict_new_rows
+from vfl.predict.start_from import start_of
+from vfl.runs.run import RunOutcome, run_experiment
+from vfl.runs.runtime import start_runtime
+
+OWN: dict[str, dict[str, Any]] = {
+    "classes": {},
+    "both forms": {"data": {"numbers": "both"}, "models": {"members": 2}},
+    "amounts": {"task": "regression", "data": {"numbers": "quantiles"}},
+    "shared": {"training": {"labels": "shared"}},
+    "shared amounts": {"task": "regression", "training": {"labels": "shared"}},
+    "pruned": {"lightweighting": {"alpha": {1: 0.5}}},
+    "placeholders": {"training": {"party_dropout": 0.3}},
+}
+
+
+def of_tables(folder: Path, rows: range, own: dict[str, Any]) -> dict[str, Any]:
+    """Sections of an experiment on rows of the two tables, amounts or classes."""
+    folder.mkdir(exist_ok=True)
+    paths = write_tables(folder, rows, labelled=True)
+    if own.get("task") == "regression":
+        heading, *lines = paths["bank"].read_text().splitlines()
+        amounts = [f"{line.rpartition(',')[0]},{100 + rows.start + 3 * place}" for place, line in enumerate(lines)]
+        paths["bank"].write_text("\n".join([heading, *amounts]))
+    sections = {"name": "small", "seed": 3, "threads": 1, **sections_of(paths)}
+    sections["models"]["head"] = {"hidden": [16]}
+    sections["training"] |= {"rounds": 2, "batch_size": 16}
+    for name, section in own.items():
+        sections[name] = sections.get(name, {}) | section if isinstance(section, dict) else section
+    return sections
+
+
+def train(config: ExperimentConfig, run_dir: Path, *, resume: bool = False) -> RunOutcome:
+    return run_experiment(config, run_dir, resume=resume, console=Console(quiet=True))
+
+
+def start(folder: Path, sections: dict[str, Any], run_dir: Path | None = None, **training: Any) -> ExperimentConfig:
+    """Settings that begin with the run in ``folder``."""
+    return parse_config(sections | {"training": sections["training"] | {"start_from": folder} | training})
+
+
+def built(config: ExperimentConfig, run_dir: Path) -> InProcess:
+    return build_in_process(config, start_runtime(config), start=start_of(config, run_dir))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    train(parse_config(of_tables(folder / "old", range(ROWS), {})), folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, kind: str):
+    """The rows are others, with other means, and have no gap and no rare category of the run's rows."""
+    old = tmp_path / "run"
+    train(parse_config(of_tables(tmp_path / "old", range(ROWS), OWN[kind])), old)
+    before = content_of(old)
+    other = OWN[kind] | {"lightweighting": {}}
+    if kind == "placeholders":
+        other["training"] = {}
+    config = start(old, of_tables(tmp_path / "more", range(200, 200 + ROWS), other))
+    begun = built(config, tmp_path / "next")
+    assert {each.evaluation_macs for each in begun.server.describe().values()} == {0}, "costs begin anew"
+    for party, raw in zip(begun.parties, begun.split.parties, strict=True):
+        assert party.train.features.equal(prepare_samples(party.preparation, raw.train).features)
+    new = write_tables(tmp_path, range(1000, 1020), labelled=False)
+    found, expected = predict_new_rows(begun, new, [], "refuse"), predict_in_process(old, None, [], "refuse", new)
+    assert found.probabilities_NC.tolist() == expected.probabilities_NC.tolist()
+    kept = vfl.Run(old).checkpoints.load(2)
+    assert {n: weights.tolist() for n, weights in begun.server.trainer.head.state_dict().items()} == {
+        n: weights.tolist() for n, weights in kept["server"]["head"]["weights"].items()
+    }
+    for number in range(2):
+        begun.server.train_round(number)
+    trained = train(config, tmp_path / "next").summary
+    assert trained["model_digest"] == begun.server.summary()["model_digest"]
+    assert content_of(old) == before, "the run stays as it was"
+    assert {row.get("head_drift/shop", 0.0) for row in rows_of(tmp_path / "next")} == {0.0}
+    if kind == "pruned":
+        assert {row["alpha/shop"] for row in rows_of(tmp_path / "next")} == {0.5}, "nothing un-prunes"
+
+
+def test_images_start_as_tables_do(tmp_path: Path, configure):
+    train(configure(training={"rounds": 2, "batch_size": 16}), tmp_path / "run")
+    config = configure(training={"rounds": 1, "batch_size": 16, "start_from": tmp_path / "run"})
+    begun = built(config, tmp_path / "next")
+    assert begun.joint.predictions().tolist() == vfl.Run(tmp_path / "run").predict().tolist()
+
+
+@pytest.mark.parametrize("kind", ["amounts", "pruned", "shared"])
+def test_resumed_it_equals_the_uninterrupted_one_without_the_run_it_began_with(tmp_path: Path, kind: str):
+    old = tmp_path / "run"
+    sections = of_tables(tmp_path / "old", range(ROWS), OWN[kind])
+    train(parse_config(sections), old)
+    more = of_tables(tmp_path / "more", range(200, 200 + ROWS), OWN[kind])
+    whole = train(start(old, more, rounds=3), tmp_path / "whole").summary
+    train(start(old, more, rounds=1), tmp_path / "parts")
+    shutil.rmtree(old)
+    parts = train(start(old, more, rounds=3), tmp_path / "parts", resume=True).summary
+    keys = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "train_macs", "evaluation_macs")
+    assert {key: parts[key] for key in keys} == {key: whole[key] for key in keys}
+    assert len(vfl.Run(tmp_path / "parts").predict()) == 16, "its own test rows, by the columns that were kept"
+
+
+def test_rows_may_lack_a_class_and_a_column_may_be_empty_but_no_class_is_new(tmp_path: Path):
+    old, labels = tmp_path / "run", ["a", "b", "c"]
+
+    def of(folder: str, rows: range, chosen: list[str]) -> dict[str, Any]:
+        sections = of_tables(tmp_path / folder, rows, {})
+        bank = tmp_path / folder / "bank.csv"
+        heading, *lines = bank.read_text().splitlines()
+        named = [f"{line.rpartition(',')[0]},{chosen[k // 3 % len(chosen)]}" for k, line in enumerate(lines)]
+        bank.write_text("\n".join([heading, *named]))
+        return sections
+
+    train(parse_config(of("old", range(ROWS), labels)), old)
+    more = of("more", range(200, 240), ["c", "b"])
+    shop = tmp_path / "more/shop.csv"
+    shop.write_text(
+        "\n".join(
+            line.rpartition(",")[0] + "," * (place > 0) for place, line in enumerate(shop.read_text().splitlines())
+        ).replace("k,spent", "k,spent,visits", 1)
+    )
+    begun = built(start(old, more), tmp_path / "next")
+    assert begun.server.trainer.task.names == ("a", "b", "c")
+    assert set(begun.split.labels.train.values.tolist()) == {1, 2}
+    with pytest.raises(ConfigError, match=r"training.start_from: class 'd' is none of the run's: a, b, c"):
+        built(start(old, of("others", range(300, 340), ["a", "d"])), tmp_path / "next")
+
+
+def test_a_head_gains_the_placeholders_that_its_new_rows_need(trained: Path, tmp_path: Path):
+    config = start(trained, of_tables(tmp_path / "more", range(200, 240), {}), party_dropout=0.3)
+    head = built(config, tmp_path / "next").server.trainer.head
+    weights = head.state_dict()
+    assert weights["placeholder"].count_nonzero() == 0
+    kept = vfl.Run(trained).checkpoints.load(2)["server"]["head"]["weights"]
+    assert weights["output.weight"].equal(kept["output.weight"])
+
+
+def changed(sections: dict[str, Any], name: str, **own: Any) -> dict[str, Any]:
+    return sections | {name: sections[name] | own}
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no run": (lambda s, f: start(f / "more", s), "training.start_from: .*more: holds no run"),
+    "unfinished": (
+        lambda s, f: (f / "run/summary.json").unlink() or start(f / "run", s),
+        "run: is not finished; train",
+    ),
+    "width": (
+        lambda s, f: start(f / "run", changed(s, "models", feature=s["models"]["feature"] | {"width": 0.2})),
+        r"run: models.parties.bank.width is 0.1 there and 0.2 here; make it the same",
+    ),
+    "head": (
+        lambda s, f: start(f / "run", changed(s, "models", head={"hidden": [8]})),
+        r"run: models.head.hidden is \(16,\) there and \(8,\) here",
+    ),
+    "task": (lambda s, f: start(f / "run", s | {"task": "regression"}), "run: task is classification there and regr"),
+    "labels": (lambda s, f: start(f / "run", s, labels="shared"), "training.labels is server there and shared here"),
+    "owners": (
+        lambda s, f: start(
+            f / "run",
+            changed(s, "data", tables={{"shop": "mall"}.get(n, n): t for n, t in s["data"]["tables"].items()}),
+        ),
+        "the owners' names is bank, shop there and bank, mall here",
+    ),
+    "kind": (
+        lambda s, f: (
+            s["data"]["tables"]["bank"].update(features={"age": "category", "job": "category"}) or start(f / "run", s)
+        ),
+        "bank.csv: column 'age' is category here, and number in that run; keep its columns",
+    ),
+    "further column": (
+        lambda s, f: _write(f / "more/shop.csv", lambda line, place: f"{line},{place or 'tax'}") or start(f / "run", s),
+        "shop.csv: column 'tax' is new here, and ignore in that run",
+    ),
+    "column less": (
+        lambda s, f: _write(f / "more/shop.csv", lambda line, place: line.rpartition(",")[0]) or start(f / "run", s),
+        "shop.csv: column 'visits' is ignore here, and number in that run",
+    ),
+}
+
+
+def _write(path: Path, change: Any) -> None:
+    path.write_text("\n".join(change(line, place) for place, line in enumerate(path.read_text().splitlines())))
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_fit_is_one_line(trained: Path, tmp_path: Path, kind: str):
+    shutil.copytree(trained, tmp_path / "run")
+    change, line = REFUSED[kind]
+    config = change(of_tables(tmp_path / "more", range(200, 240), {}), tmp_path)
+    with pytest.raises(ValueError, match=line) as told:
+        train(config, tmp_path / "next")
+    assert str(told.value).startswith("training.start_from: ")
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "next").exists()
+
+
+def test_a_resume_takes_no_other_start_and_asking_commands_none(trained: Path):
+    config = start(trained, of_tables(trained.parent / "old", range(ROWS), {}))
+    with pytest.raises(ConfigError, match=r"--resume: the configuration has changed: training.start_from \(None -> "):
+        train(config, trained, resume=True)
+    with pytest.raises(ConfigError, match=r"training.start_from: is for trainings and what is asked of them; leave it"):
+        build_in_process(config, start_runtime(config))
+
+
+def test_a_name_is_that_of_a_run_below_runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, "runs/first")
+    train(start(Path("first"), of_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
+    assert vfl.Run("runs/second").config.training.start_from == tmp_path / "runs/first"
+
+
+@pytest.mark.filterwarnings("ignore:no better than a constant")
+def test_estimators_start_from_a_fitted_one_and_leave_it_as_it_was():
+    draw = np.random.default_rng(0)
+    X, Z = draw.normal(size=(60, 4)), 5 + draw.normal(size=(40, 4))
+    y, z = np.array(["a", "b", "c"])[np.arange(60) % 3], np.array(["c", "b"])[np.arange(40) % 2]
+    quick: dict[str, Any] = {"rounds": 1, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 2}}
+    still = quick | {
+        "settings": quick["settings"] | {"training.optimizer.learning_rate": 1e-30, "models.feature.batch_norm": False}
+    }
+    first = vfl.VerticalClassifier(**still).fit({"a": X}, y)
+    told = first.predict_proba({"a": X})
+    second = vfl.VerticalClassifier(**still).fit({"a": Z}, z, start_from=first)
+    assert [*second.classes_] == ["a", "b", "c"]
+    assert (second.predict_proba({"a": X}) == told).all(), "a rate of nothing keeps the bits, and so all that is kept"
+    assert (first.predict_proba({"a": X}) == told).all()
+    with pytest.raises(ConfigError, match="y: class 'd' is none of those of start_from"):
+        vfl.VerticalClassifier(**still).fit({"a": Z}, np.where(z == "c", "d", z), start_from=first)
+    with pytest.raises(ConfigError, match="start_from: expected a fitted VerticalRegressor, got VerticalClassifier"):
+        vfl.VerticalRegressor(**still).fit({"a": X}, X.sum(axis=1), start_from=first)
+    with pytest.raises(ConfigError, match=r"training.start_from is a fitted estimator here"):
+        vfl.VerticalClassifier(settings={"training.start_from": "runs/x"}).fit({"a": X}, y)
+    values = vfl.VerticalRegressor(**still).fit({"a": X}, X.sum(axis=1))
+    again = vfl.VerticalRegressor(**still).fit({"a": Z}, 100 * Z.sum(axis=1), start_from=values)
+    assert (again.predict({"a": X}) == values.predict({"a": X})).all()
+
+
+def test_own_models_start_from_a_run_and_another_model_is_one_line(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(40, 4)).astype(np.float32)
+    quick: dict[str, Any] = {"threads": 1, "training.rounds": 1, "training.batch_size": 16}
+
+    def fit(model: nn.Module, folder: str, settings: dict[str, Any]) -> vfl.Run:
+        parties = [vfl.Party("a", X, model)]
+        return vfl.fit(parties, (X[:, 0] > 0).astype(int), settings=quick | settings, run_dir=tmp_path / folder)
+
+    first = fit(nn.Linear(4, 3), "first", {})
+    from_first = {"training.start_from": first.folder, "training.optimizer.learning_rate": 1e-30}
+    again = fit(nn.Linear(4, 3), "again", from_first)
+    assert again.predict({"a": X}).tolist() == first.predict({"a": X}).tolist()
+    with pytest.raises(ConfigError, match=r"training.start_from: a's model is another one in that run \(Error") as told:
+        fit(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), "other", from_first)
+    assert "\n" not in str(told.value)
