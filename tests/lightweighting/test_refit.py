@@ -187,6 +187,22 @@ def test_costs_are_counted_in_the_rounds_that_prune(build):
     assert reported["refit_macs"] == server.summary()["train_macs"] - cut.summary()["train_macs"]
 
 
+def test_the_test_right_after_a_pruning_is_of_the_refitted_model(build):
+    """Of the model that the party then trains on, whose statistics are estimated alike."""
+    server: HeadServer = build(lightweighting=REFIT)
+    server.train_round(0)
+    party = parties_of(server)[0]
+    party.alpha = 0.3
+    rows = party.test.features
+    before = party.evaluated.macs
+    tested = party.evaluated.embed("pruned", [rows], 0.3)
+    spent = party.evaluated.macs - before
+    assert party.prune()
+    party.evaluated.forget()
+    torch.testing.assert_close(tested, party.evaluated.embed("finished", [rows], 0.3), rtol=0, atol=0)
+    assert spent > party.meter.refit_macs > 0
+
+
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_resumed_run_is_the_uninterrupted_one(build, done: int):
     sections = {"training": {"staleness": 1, "local_iterations": 2}, "lightweighting": REFIT | {"beta": 0.3}}

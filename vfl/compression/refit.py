@@ -35,16 +35,17 @@ SAMPLES_AT_ONCE = 128
 
 
 class Refit:
-    """Fitting of the layers of one pruning. ``embed_sample`` passes the sample through the whole model.
+    """Fitting of the layers of one pruning.
 
+    ``embed_sample`` passes the sample through the whole model, which takes ``macs`` multiply-accumulates.
     It holds a matrix [I, I] for each layer that reads pruned channels.
     """
 
-    def __init__(self, embed_sample: Callable[[], object]) -> None:
+    def __init__(self, embed_sample: Callable[[], object], macs: int = 0) -> None:
         self._embed_sample = embed_sample
         self._weights: dict[str, Tensor] = {}
-        self.macs = 0
-        """Multiply-accumulates of the least squares, without the sample's forward pass."""
+        self.macs = macs
+        """Multiply-accumulates so far."""
 
     def measure(self, model: nn.Module, positions: Mapping[str, Tensor]) -> None:
         """Find the new weights of the layers of a model that is about to shrink to the entries ``positions``.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vfl.base.digest import weights_digest
 from vfl.base.errors import ConfigError, one_line
 from vfl.base.macs import count_macs
+from vfl.compression.refit import Refit
 from vfl.compression.unprunable import Pruner
 from vfl.config import ExperimentConfig
 from vfl.core.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
@@ -27,6 +28,9 @@ from vfl.data.samples import Samples
 from vfl.messages.control import EvaluatedModel
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
+
+REFIT_SAMPLES = 1024
+"""Most rows to which a pruned model is refitted."""
 
 
 @contextmanager
@@ -157,11 +161,23 @@ class EvaluatedModels:
         self._count(model, inputs)
         return ModelForm(model, estimate_statistics(model, inputs, self.runtime))
 
+    def refit(self, model: nn.Module) -> Refit | None:
+        """Return what refits a model to a sample of the training rows at its pruning; None if nothing does."""
+        if not self.config.lightweighting.pruning.refit:
+            return None
+        held_N = self.train.held_rows()
+        rows_B = held_N[sample_rows(self.config.seed, len(held_N), REFIT_SAMPLES)]
+        inputs = [self.runtime.batch(tensor, rows_B) for tensor in self.train.inputs]
+        # In a batch's own statistics, as in training: the running ones lag behind.
+        return Refit(lambda: estimate_statistics(model, inputs, self.runtime), len(rows_B) * count_macs(model, *inputs))
+
     def _prune_copy(self, alpha: float) -> nn.Module:
         # Together, so that the copied pruner prunes the copied model and not the party's.
         model, pruner = copy.deepcopy((self.model, self.pruner))
         assert pruner is not None, "only a training tests a pruning"
-        pruner.prune_to(alpha)
+        refit = self.refit(model)
+        pruner.prune_to(alpha, refit=refit)
+        self.macs += refit.macs if refit is not None else 0
         return model
 
     def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:

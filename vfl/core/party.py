@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from vfl.base.digest import check_same_data, weights_digest
 from vfl.base.macs import count_macs, count_parameters
 from vfl.compression.pruning import psi
-from vfl.compression.refit import Refit
 from vfl.compression.unprunable import build_pruner
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
 from vfl.core.augmentation import build_views
-from vfl.core.batch_statistics import embed_still, estimate_statistics, sample_rows
+from vfl.core.batch_statistics import embed_still
 from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.meter import RoundMeter
 from vfl.core.costs.prices import model_costs
@@ -48,8 +47,6 @@ from vfl.runs.runtime import Runtime
 
 PROBE_SAMPLES = 256
 """Size of the fixed batch on which Psi is measured."""
-REFIT_SAMPLES = 1024
-"""Most rows to which a pruned model is refitted."""
 
 SECTION = "party"
 """A party's section of its own checkpoint."""
@@ -215,12 +212,11 @@ class FeatureParty(FinishedParty):
         if self.alpha <= self.pruner.alpha_max:
             return False
         before_BD = self._probe()
-        refit = Refit(self._embed_sample) if self.config.lightweighting.pruning.refit else None
-        before_macs = self.macs
+        refit = self.evaluated.refit(self.model)
         pruned = self.pruner.prune_to(self.alpha, self.optimizer, refit)
         if pruned:
             if refit is not None:
-                self.meter.refit_macs = refit.macs + before_macs * len(self._sample())
+                self.meter.refit_macs = refit.macs
             self.macs = count_macs(self.model, *self.example)
             self.meter.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
@@ -320,14 +316,6 @@ class FeatureParty(FinishedParty):
         self.meter.forward(self.macs, len(inputs[0]))
         embedding_nD, used = self.passes.embed(inputs, weights)
         return ForwardPass(self.defence.add_noise(embedding_nD), used)
-
-    def _embed_sample(self) -> None:
-        # In a batch's own statistics, as in training: the running ones lag behind.
-        estimate_statistics(self.model, self.batch(self.train, self._sample()), self.runtime)
-
-    def _sample(self) -> Tensor:
-        held = self.train.held_rows()
-        return held[sample_rows(self.config.seed, len(held), REFIT_SAMPLES)]
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]
