@@ -46,6 +46,7 @@ def test_the_others_train_on(federate):
     assert summary["rounds"] == 3
 
 
+@pytest.mark.release
 def test_a_dropped_party_returns_at_the_next_round(federate):
     federation = federate(**DROP | {"training": {"rounds": 5}})
     federation.start(SERVER)

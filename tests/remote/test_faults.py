@@ -124,6 +124,7 @@ def test_a_full_disk_at_a_party_names_the_file_and_may_pass(federate, in_process
     assert federation.outcome() == in_process()
 
 
+@pytest.mark.release
 def test_a_party_that_stays_away_ends_the_server(federate):
     federation = federate(network={"wait_s": 1})
     host, port = federation.configs[SERVER].network.listen.split(":")
@@ -138,6 +139,7 @@ def test_a_party_that_stays_away_ends_the_server(federate):
     )
 
 
+@pytest.mark.release
 def test_a_server_that_stays_away_ends_a_party(federate):
     federation = federate(network={"wait_s": 1})
     federation.start("party_1")

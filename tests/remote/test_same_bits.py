@@ -82,6 +82,7 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
         assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"
 
 
+@pytest.mark.release
 def test_shifted_and_smaller_images_and_rates_by_name_are_the_same_in_processes(federate, in_process):
     named = {"learning_rate": 0.05, "schedule": "one_cycle", "momentum": 0.9}
     sections = {
@@ -97,6 +98,7 @@ def test_shifted_and_smaller_images_and_rates_by_name_are_the_same_in_processes(
     assert [json.loads(row)["resolution/party_1"] for row in own] == [0.5, 0.5, 1.0]
 
 
+@pytest.mark.release
 def test_a_controller_decides_alike_wherever_parties_are(federate, in_process):
     """By a deadline that nobody misses, so by the least that every party agreed to, whatever the clock says."""
     ratios = {"alpha": 0.0, "beta": {0: 0.1, 1: 0.3}, "controller": "deadline", "seconds_per_exchange": 1e6}

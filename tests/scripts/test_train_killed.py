@@ -168,7 +168,6 @@ KILLS = {
 AT_EVERY_RUN = {
     ("in a row", 2),
     ("in the second checkpoint's tensors", 1),
-    ("while the summary is written", 2),
 }
 """The others are for a release."""
 
@@ -263,6 +262,7 @@ def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
+@pytest.mark.release
 def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupted):
     runner = make_runner(2)
     ended = runner(("update", UPDATES + 1, "SIGINT"), ("half a file", files_until(0) + 3, "SIGINT"))
@@ -293,7 +293,8 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, release(2)])
+@pytest.mark.release
+@pytest.mark.parametrize("every", [1, 2])
 def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
     runner = make_runner(every)
     ended = runner(("row", 3, "ENOSPC"))
