@@ -32,7 +32,7 @@ def release(*values: Any) -> Any:
 
 def examples(number: int, **options: Any) -> settings:
     """Examples of a property: as many as a release tries, which is four times what every run does."""
-    return settings(max_examples=max(4, number * settings.default.max_examples // 100), **options)
+    return settings(max_examples=max(4, number * settings().max_examples // 100), **options)
 
 
 def load_dataset(
