@@ -8,7 +8,7 @@ from conftest import small_config
 from sklearn.metrics import roc_auc_score
 from two_tables import sections_of, write_tables
 
-from vfl.comparison.compare import _difference
+from vfl.comparison.compare import Comparison, _difference
 from vfl.comparison.importance import metric_of
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
@@ -43,6 +43,19 @@ def test_a_model_differs_from_itself_by_nothing_in_every_resample(task: Task):
     predictions = torch.stack([1 - scores, scores], 1)
     found = _difference(task, predictions, predictions.clone(), labels)
     assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("rows", "noise", "too_few"), [(12, 0.4, True), (2000, 1.0, False)])
+def test_few_tested_rows_are_told_where_they_cannot_tell_a_gain_from_none(
+    task: Task, rows: int, noise: float, too_few: bool
+):
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(rows) % 2
+    good = labels + torch.randn(rows, generator=draw)
+    bad = good + noise * torch.randn(rows, generator=draw)
+    gain = _difference(task, *(torch.stack([-each, each], 1).softmax(1) for each in (good, bad)), labels)
+    told = Comparison("auc", "bank", ("shop",), {}, gain, {}, {}, {}, 0, 0).headline()
+    assert told.endswith("; the tested rows are too few to tell it from 0") == too_few
 
 
 def test_a_permuted_column_moves_with_all_its_places(tmp_path: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 from vfl.config import ConfigError, parse_config
 from vfl.console import LOST
@@ -242,6 +243,26 @@ def test_one_command_matches_all_owners_on_this_machine(fork_server, tmp_path):
         assert matching.found() == matching.expected()
     finally:
         matching.close()
+
+
+def test_an_owner_of_labels_alone_matches_as_a_process_and_leads(tmp_path):
+    """Rows of all owners lie in other orders; the one of labels alone runs its own process, as the others do."""
+    paths = write_tables(tmp_path, range(ROWS), labelled=True)
+    sections = with_clerk(sections_of(paths), write_labels(tmp_path, paths["bank"]), place=2)
+    for owner, table in sections["data"]["tables"].items():
+        table["match"] = str(tmp_path / f"{owner}.match")
+    data = {key: sections["data"][key] for key in ("dataset", "tables")}
+    config = parse_config({"name": "m", "threads": 1, "data": data, "network": TIMING})
+    assert match_together(config, tmp_path / "run", Console(quiet=True)) == 0
+    known = {owner: read_match(tmp_path / f"{owner}.match", owner) for owner in config.owners}
+    assert [*known] == ["bank", "shop", "clerk"]
+    lines = {owner: (tmp_path / f"{owner}.csv").read_text().splitlines()[1:] for owner in known}
+    keys = {owner: [lines[owner][row].split(",")[0] for row in match.rows] for owner, match in known.items()}
+    assert sorted(keys["clerk"]) == sorted(map(str, range(ROWS)))
+    assert keys["bank"] == keys["shop"] == keys["clerk"]
+    assert known["clerk"].others.keys() == {"bank", "shop"}, "it knows who has a row"
+    split = open_source(config).split()
+    assert [part.party for part in split.parties] == ["bank", "shop"]
 
 
 def test_a_match_does_without_pytorch():

@@ -13,6 +13,7 @@ from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
+import vfl
 from vfl.comparison.importance import column_importance
 from vfl.config import ConfigError, load_config, parse_config
 from vfl.core.local import build_in_process
@@ -20,6 +21,7 @@ from vfl.data.tables.source import Tables
 from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import agreement
+from vfl.predict.export_run import export_run
 from vfl.predict.predict import predict_in_process
 from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run import run_experiment
@@ -81,6 +83,12 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     found = federation.outcome()["summary"]
     assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+
+    cards = {name: export_run(federation.folder / name, tmp_path / f"{name}-exported") for name in ("bank", "shop")}
+    assert {name: [*card["models"]] for name, card in cards.items()} == {"bank": ["bank"], "shop": ["shop"]}
+    vfl.report([vfl.Run(federation.run_dir)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert [f">{name}</t" in page for name in ("bank", "shop", "clerk")] == [True, True, False]
 
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
     clerk, out = tmp_path / "new/clerk.csv", tmp_path / "new.csv"

@@ -77,12 +77,13 @@ class Comparison:
     """Log loss and expected calibration error by model; empty for amounts."""
 
     def headline(self) -> str:
-        """Return one line with the gain from the other owners, and its cost."""
+        """Return one line: the gain from the other owners, its cost, and a warning if the tested rows are too few."""
         who, many = " and ".join(self.others), len(self.others) > 1
         name = self.metric.upper() if len(self.metric) < 5 else title(self.metric)
         return (
             f"{who} add{'' if many else 's'} {self.gain.text()} {name}; "
             f"costs {amount(self.bytes)}B and {amount(self.macs)} multiply-accumulates"
+            + ("; the tested rows are too few to tell it from 0" if self.gain.holds(0.0) else "")
         )
 
 
