@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shorthand import examples, release
 from torch import Tensor
 
+from vfl.compression import codec
 from vfl.compression.codec import (
     CodecError,
     ValueType,
@@ -407,3 +408,39 @@ def test_whole_numbers_travel_exactly_in_the_smallest_form(width: int, runs: lis
             encode(torch.tensor([*entries, high + 1.0]), WHOLE[width])
         with pytest.raises(ValueError, match="quantise the tensor first"):
             encode(torch.tensor([*entries, 0.5]), WHOLE[width])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (0, 5), (33, 5), (2, 3, 4), (1,) * 8])
+@pytest.mark.parametrize("zeros", [0, 1])
+def test_a_full_tensor_has_the_frame_and_the_values_of_the_general_way(
+    shape: tuple[int, ...], zeros: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = random_sparse(shape, 1.0)
+    for place, special in enumerate([math.nan, -0.0, math.inf, 1e-42][: tensor.numel()]):
+        tensor.view(-1)[place] = special
+    if zeros:
+        tensor.view(-1)[-1:] = 0.0
+    strided = [tensor.mT, tensor[..., :1]] if len(shape) > 1 else []
+    tensors = [tensor, tensor.clone().requires_grad_(), *strided]
+    frames, rng = [encode(each) for each in tensors], random.Random(0)
+    tried = [
+        (tuple(each.shape), damaged)
+        for each, frame in zip(tensors, frames, strict=True)
+        for damaged in (frame, frame[:-4] + bytes(4), *(mutate(frame, rng) for _ in range(40 * (len(frame) > 17))))
+    ]
+
+    def outcomes() -> list[bytes | str]:
+        found: list[bytes | str] = []
+        for due, frame in tried:
+            for buffer in (frame, memoryview(bytearray(frame)), memoryview(bytearray(b"." + frame))[1:]):
+                try:
+                    found.append(decode(buffer, shape=due, values="float32", max_entries=200).numpy().tobytes())
+                except CodecError as error:
+                    found.append(str(error))
+        return found
+
+    at_once = outcomes()
+    monkeypatch.setattr(codec, "_full_frame", lambda tensor: None)
+    monkeypatch.setattr(codec, "_full_entries", lambda *frame: None)
+    assert frames == [encode(each) for each in tensors]
+    assert at_once == outcomes()

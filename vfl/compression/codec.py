@@ -97,6 +97,8 @@ def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False
     tensor that is not floating point, too many dimensions or entries, an unknown value type, and a value that is finite
     but becomes infinite in it, or is no whole number of so many bits.
     """
+    if values == "float32" and tensor.dtype is torch.float32 and (frame := _full_frame(tensor)) is not None:
+        return frame
     shape = tuple(tensor.shape)
     dense_size = dense_frame_size(shape, values)  # refuses shapes that fit in no frame
     patterns = _to_patterns(tensor, values)
@@ -148,6 +150,8 @@ def decode(
 
     Even an empty frame may declare ``max_entries`` zeros (an empty dimension counts as 1).
     """
+    if values == "float32" and shape and (full := _full_entries(frame, tuple(shape), max_entries)) is not None:
+        return full
     info = frame_info(frame)
     if values is not None and info.values != values:
         raise CodecError(f"its values are {info.values}, {values} was agreed")
@@ -197,6 +201,34 @@ def entropy_bound_bytes(entries: int, nonzeros: int, value_bits: int) -> float:
     return entries * (entropy + p * value_bits) / 8
 
 
+# --- full tensors: most that travel, in a few calls, with the bytes and values of the general way ---
+
+
+def _full_frame(tensor: Tensor) -> bytes | None:
+    """Return the frame of a float32 tensor without zeros; None of any other, and of one that fits in no frame."""
+    entries = tensor.numel()
+    if not 0 < entries < 2**32 or tensor.dim() > MAX_DIMENSIONS:
+        return None
+    patterns = tensor.detach().cpu().numpy().reshape(-1).view(np.uint32)
+    if np.count_nonzero(patterns) != entries:
+        return None
+    return _frame(_header("dense", "float32", tuple(tensor.shape), entries), patterns.astype("<u4", copy=False))
+
+
+def _full_entries(frame: Buffer, shape: tuple[int, ...], max_entries: int) -> Tensor | None:
+    """Return the float32 tensor of a frame as of ``_full_frame``; None of any other, which the general way checks."""
+    entries, start = math.prod(shape), _FIXED_HEADER.size + 4 * len(shape)
+    if not 0 < entries <= min(max_entries, 2**32 - 1) or len(frame) != start + 4 * entries:
+        return None
+    if len(shape) > MAX_DIMENSIONS or frame[:start] != _header("dense", "float32", shape, entries):
+        return None
+    sent = np.frombuffer(frame, "<u4", offset=start)
+    patterns = sent.astype(np.uint32, copy=not sent.flags.writeable)
+    if _count_nonzero(patterns) != entries:
+        return None
+    return torch.from_numpy(patterns.reshape(shape)).view(torch.float32)  # pyright: ignore[reportUnknownMemberType]
+
+
 # --- header ---
 
 
@@ -208,7 +240,7 @@ def _header(frame_format: Format, values: ValueType, shape: tuple[int, ...], non
 
 def _frame(header: bytes, *body: NDArray[Any]) -> bytes:
     """Return header and body in one, each copied once."""
-    return b"".join((header, *(part.data for part in body)))
+    return b"".join((header, *(np.ascontiguousarray(part).data for part in body)))  # a column is in pieces
 
 
 def frame_info(frame: Buffer) -> FrameInfo:

@@ -4,6 +4,7 @@ Shapes: B batch, D embedding width.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -118,6 +119,7 @@ class EmbeddingReceiver:
             self.feedback.load_state_dict(state)
 
 
+@lru_cache(64)
 def dense_size(samples: int, width: int) -> int:
     """Return the bytes of embeddings or gradients [samples, width] as a dense float32 frame; 0 without samples."""
     return dense_frame_size((samples, width)) if samples else 0
