@@ -53,7 +53,8 @@ def test_few_tested_rows_are_told_where_they_cannot_tell_a_gain_from_none(
     labels = torch.arange(rows) % 2
     good = labels + torch.randn(rows, generator=draw)
     bad = good + noise * torch.randn(rows, generator=draw)
-    gain = _difference(task, *(torch.stack([-each, each], 1).softmax(1) for each in (good, bad)), labels)
+    alone, together = (torch.stack([-each, each], 1).softmax(1) for each in (good, bad))
+    gain = _difference(task, alone, together, labels)
     told = Comparison("auc", "bank", ("shop",), {}, gain, {}, {}, {}, 0, 0).headline()
     assert told.endswith("; the tested rows are too few to tell it from 0") == too_few
 

@@ -247,8 +247,9 @@ def test_estimators_start_from_a_fitted_one_and_leave_it_as_it_was():
     assert (first.predict_proba({"a": X}) == told).all()
     with pytest.raises(ConfigError, match="y: class 'd' is none of those of start_from"):
         vfl.VerticalClassifier(**still).fit({"a": Z}, np.where(z == "c", "d", z), start_from=first)
+    other: Any = first
     with pytest.raises(ConfigError, match="start_from: expected a fitted VerticalRegressor, got VerticalClassifier"):
-        vfl.VerticalRegressor(**still).fit({"a": X}, X.sum(axis=1), start_from=first)
+        vfl.VerticalRegressor(**still).fit({"a": X}, X.sum(axis=1), start_from=other)
     with pytest.raises(ConfigError, match=r"training.start_from is a fitted estimator here"):
         vfl.VerticalClassifier(settings={"training.start_from": "runs/x"}).fit({"a": X}, y)
     values = vfl.VerticalRegressor(**still).fit({"a": X}, X.sum(axis=1))

@@ -62,7 +62,7 @@ class Bare:
         with seeded(config.seed, "init"):
             specs = [model_spec(settings, part.preparation.features, config.models.members) for part in drawn.parts]
             models = [build_feature_model(settings.kind, spec) for spec in specs]
-        head = build_head(config, labels.task, runtime, labels.presence(config)).head
+        head = build_head(config, labels, runtime).head
         self.trainer = JointTrainer(models, head, labels.task, config.training.optimizer, runtime)
         self.features = [part.train.features for part in drawn.parts]
         self.labels_N = labels.labels_N
