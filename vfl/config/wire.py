@@ -53,7 +53,7 @@ class WireConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""
-        if self.compressor not in COMPRESSORS.built_in:
+        if self.compressor != "magnitude":
             return {}
         reasons = {"options": f"wire.compressor is {self.compressor}"}
         if any(each is not None for each in (self.bits, self.step, self.gradients.bits, self.gradients.step)):

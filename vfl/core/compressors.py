@@ -27,7 +27,6 @@ from vfl.compression.quantise import (
     quantise_dithered,
 )
 from vfl.compression.sparsify import sparsify
-from vfl.config.components import COMPRESSORS
 from vfl.config.wire import Bits, WireConfig
 from vfl.core.embeddings import check_finite, encode_as
 from vfl.messages.messages import Buffer
@@ -144,8 +143,8 @@ def magnitude(wire: WireConfig) -> Selecting:
 
 
 def loses_nothing(wire: WireConfig) -> bool:
-    """Return whether embeddings arrive exactly, apart from entries left out: float32 by a built-in compressor."""
-    return wire.compressor in COMPRESSORS.built_in and _spacing(wire) is None and wire.values == "float32"
+    """Return whether embeddings arrive exactly, apart from entries left out: float32 by the paper's compressor."""
+    return wire.compressor == "magnitude" and _spacing(wire) is None and wire.values == "float32"
 
 
 def gradient_compressor(wire: WireConfig) -> Selecting:

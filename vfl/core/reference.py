@@ -2,7 +2,7 @@
 
 Everything is in one process: no messages, codecs or parties, a full copy of the head wherever the paper speaks of a
 replica, and a forward pass for every local step. Runs are tested against it, without pruning and error feedback, which
-``vfl/lightweighting`` explains.
+``vfl/compression`` and ``vfl/core/embeddings.py`` explain.
 
 Shapes: N samples, B batch; features [N, ...] per party.
 """

@@ -1,7 +1,7 @@
 """Bytes of the messages between the server and its clients.
 
 A simulation moves no bytes, so they are not counted but computed, from the same header and frames that a message
-of these vectors has (``vfl/wire``): a test packs messages and compares.
+of these vectors has (``vfl/compression/codec.py``): a test packs messages and compares.
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,6 @@ from vfl.runs.checkpoint import CheckpointStore, State
 
 Watch = Callable[[FeatureParty, Samples, Message, Message], None]
 """Observer of a party's answers: the samples that it evaluates, a request and its reply."""
-"""Name of the section in a party's checkpoint."""
 
 
 @dataclass(eq=False)
