@@ -14,6 +14,7 @@ from hypothesis import settings
 import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
 from vfl.compression import codec, sparsify
 from vfl.config import ExperimentConfig, parse_config
+from vfl.core import embeddings
 from vfl.core.local import build_in_process
 from vfl.core.server import HeadServer
 from vfl.runs.runtime import start_runtime
@@ -71,7 +72,9 @@ def in_float64(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    embeddings.dense_size.cache_clear()  # sizes of either width are remembered
     yield
+    embeddings.dense_size.cache_clear()
     torch.set_default_dtype(before)
 
 

@@ -149,6 +149,24 @@ def test_frozen_layers_and_infinite_inputs_stay_as_cut():
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), cut.parameters(), strict=True)), what
 
 
+def test_bfloat16_solves_in_the_digits_of_float32():
+    """Of inputs that depend on each other, so that sums in bfloat16 could not be solved for."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 8))
+    rows = torch.randn(512, 4) @ torch.randn(4, 64)
+
+    def embed_sample() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(rows)
+
+    expected = model(rows).detach()
+    cut = copy.deepcopy(model)
+    StructuredPruner(cut, rows).prune_to(0.5)
+    StructuredPruner(model, rows).prune_to(0.5, refit=Refit(embed_sample))
+    errors = [(each(rows) - expected).square().mean() for each in (model, cut)]
+    assert errors[0] < 0.1 * errors[1]
+
+
 REFIT = {"alpha": {1: 0.3, 3: 0.6}, "pruning": {"refit": True}}
 
 

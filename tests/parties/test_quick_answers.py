@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vfl.config.serving import ServingConfig
+from vfl.core.tasks import Classification
 from vfl.parties.serving import http as service
 from vfl.parties.serving.request_queue import QueueFull, Score, Scored
 
@@ -59,7 +60,7 @@ def make(columns: tuple[str, ...], given: dict[str, Any]) -> Any:
 
         return scored()
 
-    version = SimpleNamespace(digest="v", columns=columns, drift=None, task=SimpleNamespace(names=("no", "é")))
+    version = SimpleNamespace(digest="v", columns=columns, drift=None, task=Classification(2, names=("no", "é")))
     return SimpleNamespace(settings=ServingConfig(**given), submit=submit, version=version, outcomes=None)
 
 

@@ -12,9 +12,11 @@ from torch import nn
 from two_tables import ROWS, sections_of, write_tables
 
 import vfl
+from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.core.local import InProcess, build_in_process
 from vfl.data.source import prepare_samples
+from vfl.data.tables.source import Tables
 from vfl.predict.predict import predict_in_process, predict_new_rows
 from vfl.predict.start_from import start_of
 from vfl.runs.run import RunOutcome, run_experiment
@@ -213,6 +215,23 @@ def test_what_does_not_fit_is_one_line(trained: Path, tmp_path: Path, kind: str)
     assert str(told.value).startswith("training.start_from: ")
     assert "\n" not in str(told.value)
     assert not (tmp_path / "next").exists()
+
+
+@pytest.mark.parametrize(("own", "what"), [({"label": "job"}, "label"), ({"weight": "age"}, "samples' weight")])
+def test_a_feature_of_the_run_does_not_become_the_label_or_the_weight(
+    trained: Path, tmp_path: Path, own: dict[str, str], what: str
+):
+    sections = of_tables(tmp_path / "more", range(200, 240), {})
+    sections["data"]["tables"]["bank"].update(own)
+    with pytest.raises(
+        ValueError, match=f"bank.csv: column '.*' is the {what}.*; make it ignore under data.tables.bank"
+    ):
+        train(start(trained, sections), tmp_path / "next")
+
+
+def test_the_label_owner_alone_trains_from_the_seed(trained: Path):
+    config = start(trained, of_tables(trained.parent / "old", range(ROWS), {}))
+    assert single_party_config(config, Tables(config.data, 3), "bank").training.start_from is None
 
 
 def test_a_resume_takes_no_other_start_and_asking_commands_none(trained: Path):

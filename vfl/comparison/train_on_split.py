@@ -69,7 +69,10 @@ def train_on(
 
 
 def single_party_config(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
-    """Return the experiment with only one party, which has the label owner's settings and no lightweighting."""
+    """Return the experiment with only one party, which has the label owner's settings and no lightweighting.
+
+    It trains from the seed, as no run has had that party alone.
+    """
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
     dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
@@ -80,6 +83,7 @@ def single_party_config(config: ExperimentConfig, source: Tables, party: str) ->
     return config.model_copy(
         update={
             "data": data,
+            "training": config.training.model_copy(update={"start_from": None}),
             "models": config.models.model_copy(update={"feature": feature, "parties": {}}),
             "lightweighting": type(config.lightweighting)(),
             "simulation": type(config.simulation)(),

@@ -30,8 +30,8 @@ RIDGE = 1e-3
 """Ridge, relative to the mean of the kept inputs' squares."""
 PIXELS = 64
 """Most output pixels of a sample that are read, the same of all samples; neighbours tell little more."""
-SAMPLES_AT_ONCE = 128
-"""Samples whose patches are in memory at once."""
+VALUES_AT_ONCE = 1 << 24
+"""Values of patches that are in memory at once."""
 
 
 class Refit:
@@ -50,7 +50,7 @@ class Refit:
     def measure(self, model: nn.Module, positions: Mapping[str, Tensor]) -> None:
         """Find the new weights of the layers of a model that is about to shrink to the entries ``positions``.
 
-        Layers with frozen weights, and those whose inputs are not all finite, are not refitted.
+        Layers with frozen weights, and those whose inputs are not finite or not to be solved for, are not refitted.
         """
         reading = {
             name: layer
@@ -62,9 +62,12 @@ class Refit:
         products: dict[str, Tensor] = {}
 
         def read(name: str, layer: PrunableLayer, inputs: Tensor) -> None:
-            for part in inputs.detach().split(SAMPLES_AT_ONCE):
-                patches_NI = _patches(layer, part)
-                product_II = patches_NI.t() @ patches_NI
+            # Of all pixels, though few are chosen: as many as the input has, or fewer.
+            values = len(layer.weight[0].flatten()) * inputs[0, 0].numel() if inputs.dim() == 4 else inputs[0].numel()
+            for part in inputs.detach().split(max(1, VALUES_AT_ONCE // values)):
+                with torch.autocast(part.device.type, enabled=False):  # in bfloat16 the sums would lose too many digits
+                    patches_NI = _patches(layer, part)
+                    product_II = patches_NI.t() @ patches_NI
                 products[name] = products[name] + product_II if name in products else product_II
                 self.macs += len(patches_NI) * product_II.numel()
 
@@ -95,7 +98,9 @@ class Refit:
             return
         lost_IO = whole_OI[outputs][:, removed].t().double()
         wanted_FO = product_II[fitted][:, : len(removed)][:, removed].double() @ lost_IO
-        factor = torch.linalg.cholesky(squares_FF + ridge_F.diag())
+        factor, failed = torch.linalg.cholesky_ex(squares_FF + ridge_F.diag())
+        if failed:  # the inputs differ too much in size for float32's sums
+            return
         more_FO = torch.cholesky_solve(wanted_FO, factor).to(whole_OI.dtype)
         self.macs += wanted_FO.shape[0] * lost_IO.numel() + len(fitted) ** 3 // 6 + len(fitted) * more_FO.numel()
         weight_OK = whole_OI[outputs][:, kept] + more_FO[: len(kept)].t()

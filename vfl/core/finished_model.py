@@ -176,8 +176,8 @@ class EvaluatedModels:
         model, pruner = copy.deepcopy((self.model, self.pruner))
         assert pruner is not None, "only a training tests a pruning"
         refit = self.refit(model)
-        pruner.prune_to(alpha, refit=refit)
-        self.macs += refit.macs if refit is not None else 0
+        if pruner.prune_to(alpha, refit=refit) and refit is not None:
+            self.macs += refit.macs
         return model
 
     def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:

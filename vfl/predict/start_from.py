@@ -18,6 +18,8 @@ from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.stored_run import Run
 
+EARLIER = "was trained by an earlier version, which kept too little"
+
 
 def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
     """Return what a training in one process, in ``run_dir``, keeps of the run it starts from; None without one.
@@ -30,7 +32,10 @@ def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
         return Start(whole_states(run_dir)[1], fresh=False)
     with _named():
         folder = _finished(config)
-        return Start(whole_states(folder)[1], fresh=True)
+        states = whole_states(folder)[1]
+        if any("raw" not in states[name] for name in config.parties):
+            raise ConfigError(f"{folder}: {EARLIER}")
+        return Start(states, fresh=True)
 
 
 def server_start(config: ExperimentConfig, run_dir: Path) -> Start | None:
@@ -68,7 +73,7 @@ def party_start(config: ExperimentConfig, name: str, run_dir: Path, digest: str 
         if state is None or state["name"] != name:
             raise ConfigError(f"{run.folder}: is not {name}'s own folder of that run; name it")
         if "raw" not in state or (config.training.labels == "shared" and "task" not in state["protocol"]):
-            raise ConfigError(f"{run.folder}: was trained by an earlier version, which kept too little")
+            raise ConfigError(f"{run.folder}: {EARLIER}")
         return state
 
 

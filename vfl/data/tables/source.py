@@ -153,6 +153,7 @@ class Tables(Source):
             if here != then:
                 what = f"column {name!r} is {here} here, and {then} in that run"
                 raise TableError(f"training.start_from: {path}: {what}; keep its columns as they were there")
+        self._check_kinds(party, kept)
 
     def check(self, samples: Samples) -> None:
         """Raise ValueError for anything but raw rows."""
@@ -271,6 +272,12 @@ class Tables(Source):
         for name in key_of(config):
             if kinds.get(name, "ignore") != "ignore":
                 warnings.warn(f"{path}: column {name!r} is the key and a feature; does it say anything?", stacklevel=2)
+        self._check_kinds(owner, kinds)
+        return kinds
+
+    def _check_kinds(self, owner: str, kinds: Mapping[str, ColumnKind]) -> None:
+        """Raise TableError if the samples' weight or label is among an owner's features."""
+        config, path = table_of(self.data.tables, owner)
         if config.weight is not None and kinds.get(config.weight, "ignore") != "ignore":
             what = f"column {config.weight!r} is the samples' weight"
             raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
@@ -278,7 +285,6 @@ class Tables(Source):
             if table.label is not None and kinds.get(table.label, "ignore") != "ignore":
                 what = f"column {table.label!r} is the label, or has its name"
                 raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
-        return kinds
 
     def _beside(self, config: TableConfig) -> list[str]:
         """Return the columns of a table that are no features unless told: keys, label, weight and group."""
