@@ -338,8 +338,8 @@ def _is_this_machine(host: str) -> bool:
 
 
 class _Quick:
-    """Reads well-formed requests for scores without the framework, in a third of the calls; what it cannot read, and
-    all that is wrong, goes the framework's way. The answers have the same bytes."""
+    """Reads well-formed requests for scores without the framework, in fewer calls; what it cannot read, and all that is
+    wrong, goes the framework's way. The answers have the same bytes."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Refit:
 
         def read(name: str, layer: PrunableLayer, inputs: Tensor) -> None:
             # Of all pixels, though few are chosen: as many as the input has, or fewer.
-            values = len(layer.weight[0].flatten()) * inputs[0, 0].numel() if inputs.dim() == 4 else inputs[0].numel()
+            values = layer.weight[0].numel() * inputs[0, 0].numel() if inputs.dim() == 4 else inputs[0].numel()
             for part in inputs.detach().split(max(1, VALUES_AT_ONCE // values)):
                 with torch.autocast(part.device.type, enabled=False):  # in bfloat16 the sums would lose too many digits
                     patches_NI = _patches(layer, part)
