@@ -132,7 +132,11 @@ def test_what_does_not_go_with_the_labels_is_one_line(sections, classes, line):
 KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "two classes": ({}, ("no", "yes")),
     "three classes, weighted": ({"training": {"class_weights": "balanced"}}, ("a", "b", "c")),
+    "focal": ({"training": {"loss": {"kind": "focal"}, "label_smoothing": 0.1}}, ("a", "b", "c")),
     "amounts": ({"task": "regression"}, ()),
+    "absolute": ({"task": "regression", "training": {"loss": {"kind": "absolute"}}}, ()),
+    "huber": ({"task": "regression", "training": {"loss": {"kind": "huber"}}}, ()),
+    "pinball": ({"task": "regression", "training": {"loss": {"kind": "pinball", "quantile": 0.8}}}, ()),
 }
 
 

@@ -87,7 +87,7 @@ def test_shifted_and_smaller_images_and_rates_by_name_are_the_same_in_processes(
     named = {"learning_rate": 0.05, "schedule": "one_cycle", "momentum": 0.9}
     sections = {
         "data": {"augmentation": {"shift": 2, "from": 1}},
-        "training": {"optimizer": named, "label_smoothing": 0.1, "steps_per_round": 4},
+        "training": {"optimizer": named, "label_smoothing": 0.1, "loss": {"kind": "focal"}, "steps_per_round": 4},
         "lightweighting": {"error_feedback": False, "resolution": {"party_1": {0: 0.5, 2: 1.0}}},
     }
     federation = federate(**sections)

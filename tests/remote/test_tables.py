@@ -42,6 +42,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
     sections = sections_of(old)
     sections["models"]["members"], sections["data"]["numbers"] = 2, "both"
+    sections["training"]["loss"] = {"kind": "focal", "gamma": 0.5}
     federation = federate(**sections)
     federation.own_tables("bank")
     federation.run()

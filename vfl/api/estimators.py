@@ -37,6 +37,7 @@ from vfl.api.frames_to_files import (
     OwnerTable,
     draw_tested,
     lacking,
+    named_loss,
     other_order,
     owners_of,
     places,
@@ -78,7 +79,8 @@ class _Vertical(BaseEstimator):
         key: column by which the owners' rows belong together; None: row i of every table is the same sample.
         validation_fraction: share of the samples that is not trained on and on which the run is tested. With 0 the
             run's test metrics are those of up to 1000 training samples and say little of new ones.
-        loss: the label owner's, of outputs [B, C] and targets [B], as ``vfl.fit``'s; None: cross-entropy or squares.
+        loss: name or settings of ``training.loss``, as "focal"; or the label owner's own, of outputs [B, C] and targets
+            [B], as ``vfl.fit``'s. None: cross-entropy or squares.
         settings: any other settings of an experiment, by dotted key (docs/configuration.md).
         run_dir: folder of the run, which must be free; None: a temporary one that lives as long as the estimator.
         random_state: seed of models, batches and what is held back.
@@ -98,7 +100,7 @@ class _Vertical(BaseEstimator):
         rounds: int = ROUNDS,
         key: str | None = None,
         validation_fraction: float = 0.0,
-        loss: "OwnLoss | None" = None,
+        loss: "OwnLoss | str | Mapping[str, Any] | None" = None,
         settings: Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
         random_state: Any = None,
@@ -182,28 +184,29 @@ class _Vertical(BaseEstimator):
                 delattr(self, name)
             raise
 
-    def _chosen(self, start_from: Self | None) -> dict[str, str]:
-        """Return the settings of a training that begins with a fitted estimator's models."""
+    def _chosen(self, start_from: Self | None) -> dict[str, Any]:
+        """Return the settings of a named loss, and of a training that begins with a fitted estimator's models."""
+        named = named_loss(self.loss)
         if start_from is None:
-            return {}
+            return named
         if type(start_from) is not type(self):
             raise ConfigError(f"start_from: expected a fitted {type(self).__name__}, got {type(start_from).__name__}")
         check_is_fitted(start_from, "run_")
-        return {"training.start_from": str(start_from.run_.folder)}
+        return named | {"training.start_from": str(start_from.run_.folder)}
 
     def _fit(
         self,
         owners: Mapping[str, OwnerTable],
         labels_N: NDArray[Any],
         sample_weight: Any = None,
-        chosen: Mapping[str, str] | None = None,
+        chosen: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Train; ``chosen`` are settings that the data decide."""
+        """Train; ``chosen`` are settings that data and arguments decide."""
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
         weights_N = None if sample_weight is None else weights_of(sample_weight, rows)
-        if self.loss is not None and weights_N is not None:
+        if callable(self.loss) and weights_N is not None:
             raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
         if rows < 2:
             raise ConfigError(f"X: has {rows} sample; training needs two or more")
@@ -226,7 +229,7 @@ class _Vertical(BaseEstimator):
         weights_N: NDArray[np.float64] | None,
         tested: NDArray[np.int64],
         seed: int,
-        chosen: Mapping[str, str],
+        chosen: Mapping[str, Any],
     ) -> "tuple[Run, InProcess]":
         from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
@@ -236,8 +239,7 @@ class _Vertical(BaseEstimator):
         from vfl.runs.run import run_experiment
         from vfl.runs.stored_run import Run
 
-        rows = len(labels_N)
-        again = self.validation_fraction == 0
+        rows, again = len(labels_N), self.validation_fraction == 0
         if "training.start_from" in (self.settings or {}):
             raise ConfigError("settings: training.start_from is a fitted estimator here: fit(X, y, start_from=...)")
         if not any("duplicates" in name for name in self.settings or {}):
@@ -256,7 +258,8 @@ class _Vertical(BaseEstimator):
         built: list[InProcess] = []
 
         def build(config: ExperimentConfig, stage: "Stage") -> "Built":
-            given, start = GivenModules(loss=self.loss), start_of(config, stage.run_dir)
+            own_loss = self.loss if callable(self.loss) else None
+            given, start = GivenModules(loss=own_loss), start_of(config, stage.run_dir)
             built.append(build_in_process(config, stage.runtime, stage.progress.on_step, given=given, start=start))
             return Built(built[0].server)
 
@@ -338,7 +341,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         key: str | None = None,
         validation_fraction: float = 0.0,
         positive_class: Any = None,
-        loss: "OwnLoss | None" = None,
+        loss: "OwnLoss | str | Mapping[str, Any] | None" = None,
         settings: Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
         random_state: Any = None,

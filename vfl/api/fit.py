@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from vfl.api.frames_to_files import weights_of
+from vfl.api.frames_to_files import named_loss, weights_of
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -107,7 +107,7 @@ def fit(
     *,
     head: nn.Module | None = None,
     optimizer: MakeOptimizer | None = None,
-    loss: OwnLoss | None = None,
+    loss: OwnLoss | str | Mapping[str, object] | None = None,
     sample_weight: ArrayLike | None = None,
     test: float | Sequence[int] | NDArray[np.int64] = 0.2,
     settings: Mapping[str, object] | None = None,
@@ -124,7 +124,7 @@ def fit(
         head: all embeddings [B, P] -> [B, C]; by default the perceptron of ``models.head``. A copy is trained.
         optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
         loss: gives the loss of the head's outputs [B, C] and their targets [B], classes or standardised values, as a
-            scalar; by default cross-entropy or the squared error. Metrics stay what they are.
+            scalar; metrics stay what they are. Or the name or settings of ``training.loss``.
         sample_weight: weight of each sample above 0, in loss, metrics and statistics; not beside ``loss``.
         test: share of the samples that is the test, or their rows.
         settings: of an experiment, by dotted key.
@@ -139,12 +139,13 @@ def fit(
     own = _rows_by_party(parties, y)
     models = {party.name: copy.deepcopy(party.model) for party in parties}
     labels_N, classes = _labels(y)
-    config = _experiment(own, models, classes, settings or {})
-    if loss is not None and sample_weight is not None:
+    config = _experiment(own, models, classes, {**named_loss(loss), **(settings or {})})
+    own_loss = loss if callable(loss) else None
+    if own_loss is not None and sample_weight is not None:
         raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
     weights = None if sample_weight is None else torch.from_numpy(weights_of(sample_weight, len(labels_N)))
     split = _split(own, labels_N, weights, classes, test, config.seed)
-    given = GivenModules(models, copy.deepcopy(head), optimizer, loss)
+    given = GivenModules(models, copy.deepcopy(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
 

@@ -216,6 +216,17 @@ def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[n
     return weights
 
 
+def named_loss(loss: object) -> dict[str, Any]:
+    """Return the settings of a loss that is named, as "focal" or {"kind": "huber", "delta": 2}; none of a function."""
+    if loss is None or callable(loss):
+        return {}
+    if isinstance(loss, str):
+        return {"training.loss.kind": loss}
+    if isinstance(loss, Mapping):
+        return {"training.loss": dict(cast(Mapping[str, object], loss))}
+    raise ConfigError(f"loss: expected a function, a name or its settings, got {type(loss).__name__}")
+
+
 def write_owners(
     folder: Path,
     owners: Mapping[str, OwnerTable],

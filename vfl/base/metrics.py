@@ -16,11 +16,19 @@ CALIBRATION = ("log_loss", "calibration_error")
 TWO_CLASS_METRICS = ("auc", "average_precision", "ks", *CALIBRATION, "f1", "precision", "recall", "accuracy")
 MANY_CLASS_METRICS = ("accuracy", "macro_f1", *CALIBRATION)
 REGRESSION_METRICS = ("rmse", "mae", "r2")
-LOWER_IS_BETTER = (*CALIBRATION, "rmse", "mae")
+CONSTANTS = {
+    "log_loss": "class shares",
+    "rmse": "mean",
+    "mae": "median",
+    "huber_loss": "best constant",
+    "pinball_loss": "quantile",
+}
+"""Constant of the training rows with which a model is compared, by the metric that the constant makes least."""
+LOWER_IS_BETTER = ("calibration_error", *CONSTANTS)
 BINS = 10
 """Bins of equal width of predicted probabilities."""
 
-HEADLINE = ("auc", "ks", "accuracy", "rmse", "r2")
+HEADLINE = ("auc", "ks", "accuracy", "rmse", "r2", "coverage")
 """Metrics shown at the end of a run beside the one by which models are compared."""
 
 
@@ -109,12 +117,12 @@ def two_class_metrics(
         "auc": float(np.trapezoid(recall[corners], fallout[corners])),
         "average_precision": float(rises[::-1].sum()),
         "ks": float(abs(recall - fallout).max()),
-        "log_loss": _mean(torch.as_tensor(-np.log(told)), weights_N),
+        "log_loss": weighted_mean(torch.as_tensor(-np.log(told)), weights_N),
         "calibration_error": calibration_error(scores_N, labels_N == 1, weights_N),
         "f1": 2 * right / (chosen + there or 1.0),
         "precision": right / (chosen or 1.0),
         "recall": right / (there or 1.0),
-        "accuracy": _mean(torch.as_tensor(predicted == labels), weights_N),
+        "accuracy": weighted_mean(torch.as_tensor(predicted == labels), weights_N),
     }
 
 
@@ -126,9 +134,9 @@ def many_class_metrics(probabilities_NC: Tensor, labels_N: Tensor, weights_N: Te
     f1 = 2 * counts.diag() / both
     true_N = probabilities_NC.double().gather(1, labels_N[:, None])[:, 0]
     return {
-        "accuracy": _mean(predicted_N == labels_N, weights_N),
+        "accuracy": weighted_mean(predicted_N == labels_N, weights_N),
         "macro_f1": float(f1[both > 0].mean()),
-        "log_loss": _mean(-true_N.clamp(min=torch.finfo(torch.float64).eps).log(), weights_N),
+        "log_loss": weighted_mean(-true_N.clamp(min=torch.finfo(torch.float64).eps).log(), weights_N),
         "calibration_error": calibration_error(probabilities_NC.max(dim=1).values, predicted_N == labels_N, weights_N),
     }
 
@@ -153,7 +161,8 @@ def calibration_error(told_N: Tensor, true_N: Tensor, weights_N: Tensor | None =
     return float(differences.abs().sum() / weights.sum())
 
 
-def _mean(values_N: Tensor, weights_N: Tensor | None) -> float:
+def weighted_mean(values_N: Tensor, weights_N: Tensor | None) -> float:
+    """Return the mean of values [N] by the rows' weights, if there are any."""
     values = values_N.double().cpu()
     if weights_N is None:
         return float(values.mean())
@@ -162,16 +171,15 @@ def _mean(values_N: Tensor, weights_N: Tensor | None) -> float:
 
 
 def worse_than_constant(summary: Mapping[str, Any]) -> str:
-    """Return a line about a run no better than predicting the class shares, or the mean, of the training rows."""
+    """Return a line about a run no better than predicting the best constant of the training rows."""
     values, constants = reached(summary)[1], cast(Mapping[str, float], summary.get("constant", {}))
     for metric, constant in constants.items():
         if metric in values and values[metric] >= constant:
-            what = "class shares" if metric == "log_loss" else "mean"
             own, other = (format_metric(metric, each) for each in (values[metric], constant))
             used = "probabilities" if metric == "log_loss" else "values"
             return (
-                f"no better than a constant: {title(metric)} {own}, that of the training rows' {what} is {other}; "
-                f"do not use the {used} as they are"
+                f"no better than a constant: {title(metric)} {own}, that of the training rows' {CONSTANTS[metric]} is "
+                f"{other}; do not use the {used} as they are"
             )
     return ""
 
@@ -197,11 +205,11 @@ def regression_metrics(predicted_N: Tensor, values_N: Tensor, weights_N: Tensor 
     """
     values = values_N.double()
     errors = predicted_N.double() - values
-    centre = values.mean() if weights_N is None else _mean(values, weights_N)
-    deviations = _mean((values - centre).square(), weights_N)
-    squared = _mean(errors.square(), weights_N)
+    centre = values.mean() if weights_N is None else weighted_mean(values, weights_N)
+    deviations = weighted_mean((values - centre).square(), weights_N)
+    squared = weighted_mean(errors.square(), weights_N)
     return {
         "rmse": math.sqrt(squared),
-        "mae": _mean(errors.abs(), weights_N),
+        "mae": weighted_mean(errors.abs(), weights_N),
         "r2": 1 - squared / deviations if deviations > 0 else 0.0,
     }

@@ -33,7 +33,7 @@ from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.config.presets import table_settings
 from vfl.core.joint_model import JointModel
-from vfl.core.tasks import Classification, Task
+from vfl.core.tasks import Classification, Regression, Task, task_of
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
@@ -188,16 +188,11 @@ def predicted_alone(
 ) -> Tensor:
     """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples.
 
-    Without features of its ``own`` they are the training labels' class shares, or their mean.
+    Without features of its ``own`` they are the best constant for the training labels: class shares, mean or quantile.
     """
     if own is None:
-        train_N, count = labels.train.values, len(labels.test.values)
-        shares_C = (
-            torch.bincount(train_N, minlength=len(labels.classes)) / len(train_N)
-            if labels.classes
-            else train_N.mean()[None]
-        )
-        return shares_C.expand(count, -1)
+        train_N = labels.train.values
+        return task_of(config, labels.classes, train_N).best_constant(train_N).expand(len(labels.test.values), -1)
     split = single_party_split(own, Split((own,), labels))
     return train_on(single_party_config(config, source, own.party), folder, split, source, console).joint.predictions()
 
@@ -272,11 +267,20 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
     train, test = (np.concatenate([samples.features.numpy(), own], axis=1) for samples, own in sides)
     numbers = part.train.features.shape[1]
     few = [numbers + place for place in range(codes[0].shape[1]) if codes[0][:, place].max() < MOST_CATEGORIES]
+    own = {} if isinstance(task, Classification) else _loss_of_boosting(task)
     kind: Any = HistGradientBoostingClassifier if isinstance(task, Classification) else HistGradientBoostingRegressor
-    model = kind(random_state=seed, categorical_features=few or None).fit(train, split.labels.train.values.numpy())
+    model = kind(random_state=seed, categorical_features=few or None, **own)
+    model.fit(train, split.labels.train.values.numpy())
     if isinstance(task, Classification):
         return torch.from_numpy(model.predict_proba(test))
     return torch.from_numpy(model.predict(test))[:, None]
+
+
+def _loss_of_boosting(task: Regression) -> dict[str, Any]:
+    """Return the arguments by which scikit-learn's boosting trains for the same; it has no Huber loss."""
+    if task.by.kind == "pinball":
+        return {"loss": "quantile", "quantile": task.by.quantile}
+    return {"loss": "absolute_error"} if task.by.kind == "absolute" else {}
 
 
 def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -8,11 +8,10 @@ from pydantic import BeforeValidator, Field
 
 from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import SOURCES
-from vfl.config.settings import Count, Fraction, Number, Positive, Section, name_in
+from vfl.config.settings import Count, Fraction, Positive, Section, Share, name_in
 from vfl.config.tables import TableConfig
 
 Numbers = Literal["standardised", "quantiles", "both"]
-Share = Annotated[Number, Field(gt=0, lt=1)]
 
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables; their defaults differ from those of images."""

@@ -14,6 +14,7 @@ from vfl.config.data import TABLE_KINDS, DataConfig
 from vfl.config.devices import SimulationConfig
 from vfl.config.horizontal import HorizontalConfig
 from vfl.config.lightweighting import LightweightingConfig
+from vfl.config.loss import LossConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
@@ -54,6 +55,8 @@ MetricName = Literal[
     "rmse",
     "mae",
     "r2",
+    "huber_loss",
+    "pinball_loss",
 ]
 Costs = dict[Literal["fp", "fn"], AboveZero]
 
@@ -80,6 +83,7 @@ class TrainingConfig(Section):
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
     stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
+    loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
@@ -122,7 +126,7 @@ class EvaluationConfig(Section):
     """Evaluate the embeddings as they would be sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None
     """Metric by which patience, sweeps, searches and reports compare models; null: accuracy, for two-class tables auc,
-    for regression rmse."""
+    for regression rmse, or that of training.loss."""
     tell_parties: Annotated[bool, OWN] = False
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
@@ -297,6 +301,7 @@ class ExperimentConfig(Section):
         return self.threads and max(1, self.threads // at_once)
 
     def _check_vertical(self) -> None:
+        self.training.loss.check(self.task)
         parties = self.parties
         _check_names(parties)
         named = {

@@ -44,15 +44,9 @@ OTHER_WORDS = {
     "random_seed": "seed",
     "gpu": "device",
     "sparsity": "lightweighting.beta",
+    **dict.fromkeys(("clip", "grad_clip", "gradient_clip", "max_grad_norm"), "training.optimizer.clip_gradient"),
 }
 """Words of other programs for settings of this one, by dotted name, whose own names are unlike these."""
-
-_NO_CLIP = "no setting clips the gradients of training (those of privacy bound what messages reveal)"
-EXPLAINED = {
-    "loss": "the loss follows from the task: cross-entropy for classes, squared error for numbers; see task",
-    **dict.fromkeys(("clip", "grad_clip", "gradient_clip", "max_grad_norm"), _NO_CLIP),
-}
-"""Answers about words for which there is no setting, or only one of another meaning."""
 
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
@@ -337,11 +331,9 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
 def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
     """Return the end of the line about an unknown key: the nearest place of a key of that name, or the nearest key."""
     name = str(location[-1])
-    if name in EXPLAINED:
-        return f"; {EXPLAINED[name]}"
     given = [str(part) for part in location]
     elsewhere = [path for path in _paths(section) if path[-1] == name]
-    if not elsewhere and name in OTHER_WORDS and section is ExperimentConfig:
+    if name in OTHER_WORDS and section is ExperimentConfig:
         return f"; did you mean {OTHER_WORDS[name]!r}?"
     if not elsewhere:
         return nearest_name(name, _known_keys(section, location[:-1]))
@@ -353,7 +345,7 @@ def setting_named(word: str) -> str | None:
     """Return the dotted name of the setting that a word names, wherever it stands; None for no or another one."""
     paths = sorted(_paths(ExperimentConfig), key=len)
     names = (".".join(path) for path in paths if word in (path[-1], ".".join(path)))
-    return None if word in EXPLAINED else next(names, OTHER_WORDS.get(word))
+    return OTHER_WORDS.get(word) or next(names, None)
 
 
 def _paths(section: type[Section]) -> list[list[str]]:

@@ -234,6 +234,8 @@ def build_head(
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given, task = given or GivenModules(), labels.task
+    if given.loss is not None and config.training.loss.kind is not None:
+        raise ConfigError("training.loss: names a loss, and Python gives one of its own; leave one of them out")
     placeholders = labels.placeholders or not labels.presence(config).whole
     head = given.head or build_head_model(config, task, placeholders=placeholders)
     return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer, given.loss)

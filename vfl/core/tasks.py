@@ -26,6 +26,7 @@ from vfl.base.metrics import (
 from vfl.config import ExperimentConfig
 from vfl.config.data import TABLE_KINDS
 from vfl.config.experiment import ClassWeights
+from vfl.core.losses import METRIC_OF, SQUARED, AmountLoss, focal_losses
 from vfl.data.drift import Floats, Ints
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
@@ -36,7 +37,7 @@ MOST_CONFUSED = 20
 
 @dataclass(frozen=True)
 class Classification:
-    """One of two or more classes, by cross-entropy."""
+    """One of two or more classes, by cross-entropy or focal loss."""
 
     classes: int
     weights: tuple[float, ...] | None = None
@@ -51,6 +52,8 @@ class Classification:
     """Share of each label that is spread over all classes in training."""
     costs: tuple[float, float] | None = None
     """Two classes only: cost of a false positive and of a false negative, for `decided`."""
+    gamma: float = 0.0
+    """Exponent of the focal loss; 0 is cross-entropy."""
 
     @property
     def positive(self) -> str | None:
@@ -68,21 +71,29 @@ class Classification:
         return TWO_CLASS_METRICS if self.classes == 2 else MANY_CLASS_METRICS
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy, weighted by class and by row if there are weights."""
+        """Return the mean loss, weighted by class and by row if there are weights."""
         labels_B, weights_B = by_member(outputs_BC, labels_B, weights_B)
         outputs_BC = outputs_BC.flatten(0, -2)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        if weights_B is None:
+        if weights_B is None and self.gamma == 0:
             return F.cross_entropy(outputs_BC, labels_B, weights, label_smoothing=self.smoothing)
-        losses_B = F.cross_entropy(outputs_BC, labels_B, weights, reduction="none", label_smoothing=self.smoothing)
+        losses_B = self._losses(outputs_BC, labels_B, weights, self.smoothing)
+        weights_B = torch.ones_like(losses_B) if weights_B is None else weights_B
         return mean_by_weight(losses_B, weights_B, weights_B if weights is None else weights_B * weights[labels_B])
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> float:
-        """Return the sum of the cross-entropies, each times its row's weight."""
-        if weights_B is None:
+        """Return the sum of the losses without smoothing and weights of classes, each times its row's weight."""
+        if weights_B is None and self.gamma == 0:
             return float(F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="sum"))
-        losses_B = F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="none")
-        return float((losses_B.double() * weights_B).sum())
+        losses_B = self._losses(self.merged(outputs_BC), labels_B).double()
+        return float((losses_B if weights_B is None else losses_B * weights_B).sum())
+
+    def _losses(
+        self, outputs_BC: Tensor, labels_B: Tensor, weights_C: Tensor | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        if self.gamma:
+            return focal_losses(outputs_BC, labels_B, self.gamma, weights_C, smoothing)
+        return F.cross_entropy(outputs_BC, labels_B, weights_C, reduction="none", label_smoothing=smoothing)
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return the probabilities [N, C]."""
@@ -114,11 +125,15 @@ class Classification:
         self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None
     ) -> dict[str, float]:
         """Return the log loss of the training labels' class shares on the test labels."""
-        weights = torch.ones(len(labels_N)) if weights_N is None else weights_N
-        shares_C = torch.bincount(labels_N.cpu(), weights.double().cpu(), minlength=self.classes)
-        told_MC = (shares_C / shares_C.sum()).expand(len(tests_M), -1)
+        told_MC = self.best_constant(labels_N, weights_N).expand(len(tests_M), -1)
         weights_M = None if weights_M is None else weights_M.cpu()
         return {"log_loss": many_class_metrics(told_MC, tests_M.cpu(), weights_M)["log_loss"]}
+
+    def best_constant(self, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        """Return the classes' shares [C] of the labels."""
+        weights = torch.ones(len(labels_N)) if weights_N is None else weights_N
+        shares_C = torch.bincount(labels_N.cpu(), weights.double().cpu(), minlength=self.classes)
+        return shares_C / shares_C.sum()
 
     def decided(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> State:
         """Return the confusion matrix, class by predicted class, and with costs the one at the threshold they give.
@@ -160,7 +175,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """A number, by its squared error after the training labels are standardised."""
+    """A number, by its squared error or another loss after the training labels are standardised."""
 
     mean: float
     std: float
@@ -170,21 +185,22 @@ class Regression:
     """Empty: there are no classes."""
     metric_names: tuple[str, ...] = REGRESSION_METRICS
     positive: None = None
+    by: AmountLoss = SQUARED
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Return the mean squared error, in units of the training labels' variance."""
+        """Return the mean loss of standardised labels."""
         labels_B, weights_B = by_member(outputs_BC, labels_B, weights_B)
         outputs_BC, wanted_B = outputs_BC.flatten(0, -2), self.targets(labels_B)
         if weights_B is None:
-            return F.mse_loss(outputs_BC[:, 0], wanted_B)
-        return mean_by_weight(F.mse_loss(outputs_BC[:, 0], wanted_B, reduction="none"), weights_B, weights_B)
+            return self.by.of(outputs_BC[:, 0], wanted_B, "mean")
+        return mean_by_weight(self.by.of(outputs_BC[:, 0], wanted_B), weights_B, weights_B)
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> float:
-        """Return the sum of the squared errors, in the same unit, each times its row's weight."""
+        """Return the sum of the losses, in the same unit, each times its row's weight."""
         merged_B, wanted_B = self.merged(outputs_BC)[:, 0], self.targets(labels_B)
         if weights_B is None:
-            return float(F.mse_loss(merged_B, wanted_B, reduction="sum"))
-        return float((F.mse_loss(merged_B, wanted_B, reduction="none").double() * weights_B).sum())
+            return float(self.by.of(merged_B, wanted_B, "sum"))
+        return float((self.by.of(merged_B, wanted_B).double() * weights_B).sum())
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return values float64 [N, 1] in the labels' own unit."""
@@ -199,16 +215,22 @@ class Regression:
         return predictions_NC[:, 0]
 
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
-        """Return RMSE, MAE and R^2."""
-        return regression_metrics(predictions_NC[:, 0], labels_N, weights_N)
+        """Return RMSE, MAE and R^2, and the loss and coverage of a quantile, or Huber's loss."""
+        told_N = predictions_NC[:, 0]
+        found = regression_metrics(told_N, labels_N, weights_N)
+        return found | self.by.metrics(told_N, labels_N, weights_N, self.std)
 
     def constant(
         self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None
     ) -> dict[str, float]:
-        """Return the error of the training labels' mean on the test labels."""
-        told_M = torch.full((len(tests_M),), mean_and_std(labels_N.cpu(), weights_N)[0], dtype=torch.float64)
-        weights_M = None if weights_M is None else weights_M.cpu()
-        return {"rmse": regression_metrics(told_M, tests_M.cpu(), weights_M)["rmse"]}
+        """Return the error on the test labels of the constant that is best for the training labels."""
+        told_M1 = self.best_constant(labels_N, weights_N).expand(len(tests_M), 1)
+        metric, weights_M = METRIC_OF[self.by.kind], None if weights_M is None else weights_M.cpu()
+        return {metric: self.metrics(told_M1, tests_M.cpu(), weights_M)[metric]}
+
+    def best_constant(self, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        """Return the constant [1] of least loss for the labels: their mean, median or quantile."""
+        return torch.tensor([self.by.constant(labels_N, weights_N, self.std)], dtype=torch.float64)
 
     def decided(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> State:
         """Return nothing: no class is decided on."""
@@ -260,6 +282,8 @@ def task_state(task: Task) -> State:
 def restored_task(state: State) -> Task:
     """Return the task described by a ``task_state``."""
     values: dict[str, Any] = {}
+    if "by" in state:  # earlier versions had squared errors alone
+        state = state | {"by": AmountLoss(**state["by"])}
     for key, value in state.items():
         values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
     return Classification(**values) if "classes" in values else Regression(**values)
@@ -285,13 +309,17 @@ def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor, weights_N: 
     return Tested(metrics | {"loss": finite(loss_sum / total, "the test loss")}, predictions_NC)
 
 
-def _regression(train_labels_N: Tensor, weights_N: Tensor | None, metric: str) -> Regression:
+def _regression(config: ExperimentConfig, train_labels_N: Tensor, weights_N: Tensor | None) -> Regression:
     if not train_labels_N.is_floating_point():
         raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
     mean, std = mean_and_std(train_labels_N, weights_N)
     if std == 0:
         raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
-    return Regression(mean, std, metric)
+    loss = config.training.loss
+    by = AmountLoss(loss.kind or "squared", loss.delta or 1.0, loss.quantile or 0.5)
+    own = METRIC_OF[by.kind]
+    names = (*REGRESSION_METRICS, own) if own not in REGRESSION_METRICS else REGRESSION_METRICS
+    return Regression(mean, std, config.evaluation.metric or own, metric_names=names, by=by)
 
 
 def mean_and_std(labels_N: Tensor, weights_N: Tensor | None) -> tuple[float, float]:
@@ -319,9 +347,9 @@ def task_of(
     """
     chosen = config.evaluation.metric
     if config.task == "regression":
-        task: Task = _regression(train_labels_N, weights_N, chosen or "rmse")
+        task: Task = _regression(config, train_labels_N, weights_N)
     else:
-        of_table = config.data.dataset.kind in TABLE_KINDS
+        of_table, loss = config.data.dataset.kind in TABLE_KINDS, config.training.loss
         task = Classification(
             len(classes),
             _class_weights(config.training.class_weights, classes, train_labels_N, weights_N),
@@ -330,6 +358,7 @@ def task_of(
             classes,
             config.training.label_smoothing,
             _costs(config, classes),
+            0.0 if loss.kind != "focal" else 2.0 if loss.gamma is None else loss.gamma,
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")

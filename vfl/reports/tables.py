@@ -69,6 +69,7 @@ def tables(subject: Subject) -> list[TableData]:
         *choice,
         settings_table(subject),
         *_calibration_table(subject),
+        *_constant_table(subject),
         *time,
         *_subsets_table(subject),
         *errors,
@@ -155,6 +156,23 @@ def _calibration_table(subject: Subject) -> list[TableData]:
     )
     headings = ("run", "log loss", "calibration error", "log loss of the shares")
     return [TableData("Calibration", " ".join([caption, *told]), headings, rows)]
+
+
+def _constant_table(subject: Subject) -> list[TableData]:
+    """Return the error of each run on amounts beside that of the best constant; none of classes."""
+    rows, told = list[tuple[str, ...]](), list[str]()
+    for run in subject.runs:
+        values, constants = reached_metrics(run.summary)[1], run.summary.get("constant", {})
+        for metric in constants.keys() - {"log_loss"}:
+            rows.append((run.name, title(metric), _number(values.get(metric)), _number(constants[metric])))
+            told += [f"{run.name}: {line}."] if (line := worse_than_constant(run.summary)) else []
+            if "coverage" in values:
+                told.append(
+                    f"{run.name}: {values['coverage']:.1%} of the values are at or below the predicted quantile."
+                )
+    caption = "The error beside that of the training rows' best constant: their mean, median or quantile."
+    headings = ("run", "metric", "error", "of the constant")
+    return [TableData("Against a constant", " ".join([caption, *told]), headings, rows)] if rows else []
 
 
 def time_table(subject: Subject) -> TableData:
