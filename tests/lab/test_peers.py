@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 import vfl
+from scripts.lab.peers import anchors
 from scripts.lab.peers.ef_vfl import MeanHead
 from scripts.lab.peers.environment import add_row, refusal, rows_of
 from scripts.lab.peers.page import PAGE, written
+from scripts.lab.peers.split_models import WIDTHS, image_half, label_half
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(
@@ -78,3 +80,57 @@ def test_an_own_head_fuses_embeddings_by_their_mean():
     for k, model in enumerate(models):
         for name, weight in model.state_dict().items():
             torch.testing.assert_close(run.feature_model(f"party_{k}").state_dict()[name], weight, atol=1e-5, rtol=1e-4)
+
+
+def rows(folder: Path, name: str, text: str) -> Path:
+    """Write a CSV file of space-separated cells."""
+    lines = [line.split() for line in text.strip().splitlines()]
+    (folder / f"{name}.csv").write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_the_time_to_start_is_no_part_of_a_key(tmp_path: Path):
+    told = "side keys cpu_s\nours 100 9\nECDH 100 4\nours 1000100 109\nECDH 1000100 54"
+    anchor = anchors.of_matching(rows(tmp_path, "psi", told))
+    assert anchor.rows == [("1,000,100 keys, ECDH (curve 25519)", "–", "50.0 µs", "100.0 µs", "2.0")]
+    assert [each.split(":")[0] for each in anchor.lost] == [
+        "matching costs 100 µs a key against 50.0 in SecretFlow's PSI (ECDH)"
+    ]
+    assert anchor.won == []
+
+
+def test_rounds_a_second_are_behind_or_ahead_by_peer_and_model(tmp_path: Path):
+    for name, speed in (("fedavg_flwr_logistic", 2), ("fedavg_fedjax_cnn", 40)):
+        rows(tmp_path, name, f"pair side rounds_per_s accuracy\n0 ours 20 0.9\n0 theirs {speed} 0.91")
+    anchor = anchors.of_fedavg(tmp_path)
+    assert [each[0] for each in anchor.rows] == ["logistic, Flower", "cnn, fedjax"]
+    assert anchor.rows[0][2:] == ("2.0 (91.0 %)", "20.0 (90.0 %)", "10.00")
+    assert "fedjax (cnn, 0.5 times)" in anchor.lost[0]
+    assert "Flower (logistic, 10 times)" in anchor.won[0]
+
+
+def test_a_method_is_ahead_only_with_fewer_bytes_at_no_less_accuracy(tmp_path: Path):
+    told = (
+        "method,seed,accuracy,bytes_told,bytes\n"
+        '"ours, 4 bits coded, error feedback",0,0.9,0,90000000\n'
+        "SVFL,0,0.9,0,1500000000\nEF-VFL topk 0.01,0,0.91,0,50000000\nC-VFL topk 0.01,0,0.8,0,50000000\n"
+    )
+    (tmp_path / "ef_vfl.csv").write_text(told, encoding="utf-8")
+    anchor = anchors.of_ef_vfl(tmp_path)
+    assert [each[0] for each in anchor.rows] == ["no compression", "top-k 0.01"]
+    assert anchor.rows[1][2:] == ("EF-VFL 91.0 %, C-VFL 80.0 % at 50", "90.0 % at 90", "1.80")
+    assert [each.split(": ")[1] for each in anchor.lost] == ["EF-VFL topk 0.01 sends fewer at no less accuracy"]
+    assert anchor.won[0].endswith("than 1 of 3 methods")
+
+
+def test_an_anchor_without_rows_claims_nothing(tmp_path: Path):
+    for of in (anchors.of_split_learning, anchors.of_fedavg, anchors.of_matching, anchors.of_ef_vfl):
+        anchor = of(tmp_path)
+        assert (anchor.rows, anchor.lost, anchor.won) == ([], [], [])
+
+
+@pytest.mark.parametrize("kind", WIDTHS)
+def test_halves_of_a_split_model_fit(kind: str):
+    embedding = image_half(kind)(torch.zeros(2, 3, 16, 16))
+    assert embedding.shape == (2, WIDTHS[kind])
+    assert label_half(kind)(embedding).shape == (2, 10)

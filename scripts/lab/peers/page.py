@@ -99,7 +99,7 @@ def written() -> str:
                     "",
                     fill(anchor.how, 118, break_on_hyphens=False),
                     "",
-                    *(table(HEADINGS, anchor.rows) or ["Not run."]),
+                    *(table(HEADINGS, anchor.rows) if anchor.rows else ["Not measured yet."]),
                 ]
             )
             for anchor in all_anchors
