@@ -1,4 +1,4 @@
-"""What each other project's rows say: a table, how it was measured, and where ours is behind or ahead.
+"""Rows of the other projects, told: a table, how it was measured, and where ours is behind or ahead.
 
 A ratio is ours over theirs, of the best of theirs where there are several. An anchor whose rows are missing has none.
 """
@@ -16,7 +16,7 @@ RESULTS = ROOT / "docs" / "results"
 FOLDER = RESULTS / "peers"
 NONE = "–"
 Cells = Sequence[str]
-"""What, theirs as published, theirs here, ours, ratio."""
+"""Cells of a row: what, theirs as published, theirs here, ours, ratio."""
 
 
 HOW: dict[str, tuple[str, str]] = {
@@ -202,8 +202,9 @@ def of_ef_vfl(folder: Path) -> Anchor:
         if name != "ours, 4 bits coded, error feedback":
             anchor.rows.append((name, NONE, NONE, f"{accuracy:.1f} % at {megabytes:,.0f}", NONE))
     pairs = list(own.values())
-    ahead = [name for name, (a, b) in theirs.items() if any(a >= mine and b < sent for mine, sent in pairs)]
     beaten = [name for name, (a, b) in theirs.items() if any(mine >= a and sent < b for mine, sent in pairs)]
+    better = [name for name, (a, b) in theirs.items() if any(a >= mine and b < sent for mine, sent in pairs)]
+    ahead = [name for name in better if name not in beaten]
     if ahead:
         anchor.lost.append(f"bytes up in EF-VFL's setting: {', '.join(ahead)} sends fewer at no less accuracy")
     if beaten:

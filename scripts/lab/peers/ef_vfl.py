@@ -1,7 +1,7 @@
 """Run EF-VFL's MNIST setting, by its authors' code and by ours: test accuracy over uplink bytes.
 
     python -m scripts.lab.peers.ef_vfl theirs MNIST OUT.csv --code FOLDER
-    python -m scripts.lab.peers.ef_vfl ours MNIST OUT.csv
+    python -m scripts.lab.peers.ef_vfl ours MNIST OUT.csv [--seeds 0 1 2 3 4] [--methods NAME ...]
 
 FOLDER is a checkout of github.com/Valdeira/EF-VFL (commit 02fb393, MIT), MNIST has the four `*-ubyte` files. As in its
 `configs/mnist_fullbatch`: 60,000 rows full batch, four quadrants of 196 pixels, linear and sigmoid to 16 numbers, their
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="CSV file that gets a row a training")
     parser.add_argument("--code", type=Path, help="checkout of EF-VFL")
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="seeds (default: 0 to 4)")
+    parser.add_argument("--methods", nargs="*", help="names of rows (default: all of the side)")
     given = parser.parse_args()
     methods: dict[str, Any] = {"SVFL": (None, None, None)}
     for name, kind in (("EF-VFL", "ef"), ("C-VFL", "direct")):
@@ -57,6 +58,7 @@ def main() -> None:
         sys.path[:] = [str(given.code), *(each for each in sys.path if Path(each).resolve() != ROOT)]
     else:
         methods = {f"ours, {name}": wire for name, wire in OURS.items()}
+    methods = {name: each for name, each in methods.items() if name in (given.methods or methods)}
     warnings.simplefilter("ignore")
     train, test = read_mnist(given.mnist, "train"), read_mnist(given.mnist, "t10k")
     for seed in given.seeds:

@@ -42,7 +42,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.theirs:
         enter("nvflare", *PACKAGES)
-        print(json.dumps(theirs(*given.theirs, given.exchanges)))
+        print(json.dumps(theirs(given.theirs[0], given.theirs[1], given.exchanges)))
         return
     for kind in given.kinds:
         for side in given.sides:
@@ -51,7 +51,7 @@ def main() -> None:
                 continue
             found = ours(kind, given.exchanges) if side == "ours" else {side: asked(kind, side, given)}
             for name, seconds in found.items():
-                low, median, high = np.percentile(1000 * np.asarray(seconds[WARM_UP:]), [25, 50, 75]).round(3)
+                low, median, high = np.percentile(1000 * np.asarray(seconds[WARM_UP:]), [25, 50, 75]).round(3).tolist()
                 told = {"exchanges": len(seconds) - WARM_UP, "median_ms": median, "low_ms": low, "high_ms": high}
                 add_row(given.out, {"kind": kind, "side": name, **told})
 
