@@ -1,6 +1,7 @@
 """Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
 
 import gc
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,35 @@ settings.register_profile("release", deadline=None, derandomize=True)
 settings.register_profile("repeatable", settings.get_profile("release"), max_examples=25)
 settings.load_profile("repeatable")
 
-PROCESSES = ("attacks", "faults", "remote", "scripts", "tls", "test_checkpoint_killed.py")
-"""Folders and files of tests, most of which start processes."""
+TIERS = {
+    "process": ("attacks", "faults", "remote", "scripts", "tls", "test_checkpoint_killed.py"),
+    "training": ("horizontal", "leakage", "parties", "report", "vertical", "test_tensorboard.py"),
+}
+"""Folders and files of tests, most of which start processes, or train; those of the others are units."""
+
+
+def tier_of(path: Path) -> str:
+    """Return the tier of a file's tests that name none themselves."""
+    first = path.relative_to(Path(__file__).parent).parts[0]
+    return next((tier for tier, names in TIERS.items() if first in names), "unit")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of which nothing is asked for: ONNX, Ray and the laboratory take each worker 15 seconds."""
+    asked = config.option.markexpr
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    if asked == "unit" and tier_of(collection_path) != "unit":
+        return True
+    of_release = re.search(r"^pytestmark = .*mark\.(release|browser)", collection_path.read_text(), re.MULTILINE)
+    return True if of_release and (asked == "unit" or f"not {of_release[1]}" in asked) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier: release and browser where it says so, else process or unit by its folder."""
+    """Mark each test with its tier: release and browser where it says so, else that of its folder."""
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in ("release", "browser")):
-            first = item.path.relative_to(Path(__file__).parent).parts[0]
-            item.add_marker("process" if first in PROCESSES else "unit")
+            item.add_marker(tier_of(item.path))
 
 
 Settings = dict[str, Any]

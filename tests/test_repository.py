@@ -103,6 +103,7 @@ def needs(path: Path, names: Set[str]) -> Iterator[str]:
             yield from (name for name in found & names if name != own and not own.startswith(f"{name}."))
 
 
+@pytest.mark.release
 def test_every_module_can_be_imported_first():
     names = {dotted(path) for path in SOURCES}
     order = TopologicalSorter({dotted(path): set(needs(path, names)) for path in SOURCES}).static_order()

@@ -131,6 +131,7 @@ def test_a_linear_embedding_that_keeps_its_width_is_undone(stream):
     assert decoded.exact is None
 
 
+@pytest.mark.release
 def test_a_feature_that_no_known_row_shows_does_not_hide_what_is_read_of_the_others(stream):
     features_NF = stream.normal(size=(1500, 6))
     features_NF[:, 5] = stream.random(1500) * 1e-3
@@ -142,6 +143,7 @@ def test_a_feature_that_no_known_row_shows_does_not_hide_what_is_read_of_the_oth
     assert decoded.error.high < 0.2
 
 
+@pytest.mark.release
 def test_a_tables_whole_numbers_are_recovered_exactly(stream):
     features_NF = stream.integers(3, size=(1500, 4)).astype(float)
     embeddings_ND = features_NF @ stream.normal(size=(4, 12))
@@ -150,6 +152,7 @@ def test_a_tables_whole_numbers_are_recovered_exactly(stream):
     assert decoded.exact.low > 0.9
 
 
+@pytest.mark.release
 def test_an_embedding_that_holds_nothing_decodes_to_the_mean(stream):
     features_NF = stream.normal(size=(1000, 6))
     decoded = decode_embeddings(stream.normal(size=(1000, 12)), features_NF, 500, table=False, stream=stream, seed=0)

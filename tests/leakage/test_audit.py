@@ -61,6 +61,7 @@ def test_an_audit_finds_planted_leaks_and_changes_nothing(kept):
     json.dumps(found.as_json(), allow_nan=False)
 
 
+@pytest.mark.release
 def test_the_round_that_is_watched_is_the_one_that_followed(kept):
     watched = load_run_with_data(kept, 3)
     watch(watched, 3, 160)

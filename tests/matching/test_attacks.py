@@ -219,6 +219,7 @@ def test_a_wrong_product_is_found_in_a_thousand_tries_and_its_owner_named(three)
     assert {evil for _who, evil in blamed} == {*"abc"}
 
 
+@pytest.mark.release
 def test_a_wrong_product_escapes_as_often_as_its_weights_allow(three, monkeypatch):
     """With one sum, in which a point counts or not, a wrong one escapes half of all tries: the bound is no guess."""
     monkeypatch.setattr(server, "draw_weights", lambda count: proof.draw_weights(count)[:1] & 1)

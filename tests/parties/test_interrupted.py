@@ -84,6 +84,7 @@ def test_an_interrupted_estimator_is_not_fitted(kind: type[Any], strike: Strike,
         model.predict(TABLES)
 
 
+@pytest.mark.release
 def test_nothing_of_an_earlier_fit_is_left(strike: Strike):
     model = estimator().fit(TABLES, Y)
     strike(signal.SIGINT)

@@ -177,6 +177,7 @@ def test_a_pickled_classifier_predicts_the_same_and_a_clone_is_not_fitted(fitted
     assert not hasattr(clone(fitted), "run_")
 
 
+@pytest.mark.release
 def test_the_same_experiment_by_yaml_has_the_same_digest(fitted: vfl.VerticalClassifier, tmp_path: Path):
     (tmp_path / "same.yaml").write_text(dump_config(fitted.run_.config))
     assert (
@@ -185,6 +186,7 @@ def test_the_same_experiment_by_yaml_has_the_same_digest(fitted: vfl.VerticalCla
     )
 
 
+@pytest.mark.release
 def test_rows_may_belong_together_by_a_key():
     keys = [f"c{number}" for number in range(N)]
     tables = {name: table.assign(customer=keys) for name, table in frames(slice(0, N)).items()}

@@ -236,6 +236,7 @@ def test_a_result_replaces_no_file_but_an_earlier_one_and_is_its_owners_own(tmp_
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.release
 def test_one_command_matches_all_owners_on_this_machine(fork_server, tmp_path):
     matching = Matching(fork_server, tmp_path / "m")
     try:

@@ -58,6 +58,7 @@ def adapting():
     return server, run(server, 8)
 
 
+@pytest.mark.release
 def test_the_deadline_is_kept_after_the_first_pruning_and_two_rounds_after_a_link_falls(adapting):
     """Round 1 prunes, and so repeats one of its three exchanges' forward passes."""
     _, rows = adapting

@@ -241,6 +241,7 @@ def run(built: tuple[HeadServer, list[FeatureParty]], rounds: int, start: int = 
     return built[0]
 
 
+@pytest.mark.release
 def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_gaps):
     def settings(head_sync: str):
         training = {"local_iterations": 2, "head_sync": head_sync, "party_dropout": 0.3}

@@ -114,6 +114,7 @@ def test_an_estimator_names_the_positive_class_and_keeps_its_columns(positive: s
     assert (found.predict(X) == found.classes_[known.argmax(axis=1)]).all()
 
 
+@pytest.mark.release
 def test_an_estimator_tells_spellings_and_refuses_another_class():
     with pytest.warns(UserWarning, match="y: 'Yes' and 'yes' are different classes"):
         vfl.VerticalClassifier(**QUICK).fit(X, np.resize(["Yes", "yes", "No"], 60))
