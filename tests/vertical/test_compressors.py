@@ -1,5 +1,7 @@
 """Values of few bits, and entries drawn at random: what they keep, how large they are, and what is sent in the end."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -20,7 +22,7 @@ from vfl.compression.quantise import (
 from vfl.compression.sparsify import ErrorFeedback, sparsify
 from vfl.config.components import COMPRESSORS
 from vfl.config.wire import Bits, WireConfig
-from vfl.core.compressors import Dithered, loses_nothing, magnitude
+from vfl.core.compressors import Dithered, magnitude
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 
 HEADER = 17
@@ -163,7 +165,7 @@ def test_error_feedback_sends_a_constant_whole(case: str):
     wire, beta = SETTINGS[case]
     target_ND, rows = randn(8, 50), torch.arange(8)
     receiver = EmbeddingReceiver("party_1", 50, build_compressor(wire), ErrorFeedback(8, 50))
-    sender = EmbeddingSender(receiver, exact=loses_nothing(wire))
+    sender = EmbeddingSender(receiver)
     error = [float((sender.send(target_ND, rows, beta)[1] - target_ND).norm()) for _ in range(150)]
     assert error[-1] < 1e-3 * error[0]
     assert float((sender.as_received(target_ND, beta) - target_ND).norm()) > 100 * error[-1]
@@ -171,15 +173,15 @@ def test_error_feedback_sends_a_constant_whole(case: str):
 
 @given(
     st.sampled_from(COMPRESSORS.names()),
-    st.sampled_from(["float32", "bfloat16"]),
-    st.sampled_from([None, *WIDTHS]),
+    st.sampled_from(["float32", "bfloat16", "float16"]),
+    st.sampled_from([{}, *({"bits": bits} for bits in WIDTHS), {"step": 0.5, "coding": "entropy"}]),
     st.sampled_from(ROUNDINGS),
 )
 @examples(60)
-def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, bits: Bits | None, rounding: str):
-    wire = WireConfig.model_validate({"compressor": name, "values": values, "bits": bits, "rounding": rounding})
+def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, levels: Any, rounding: str):
+    wire = WireConfig.model_validate({"compressor": name, "values": values, "rounding": rounding, **levels})
     receiver, rows = EmbeddingReceiver("party_1", 30, build_compressor(wire)), torch.arange(20)
-    sender = EmbeddingSender(receiver, exact=loses_nothing(wire))
+    sender = EmbeddingSender(receiver)
     zeros_BD = randn(20, 30).masked_fill(randn(20, 30, seed=1) > 1.0, -0.0)
     for embedding_BD, beta in ((randn(20, 30), 0.0), (zeros_BD, 0.0), (zeros_BD, 0.4)):
         frame, known_BD = sender.send(embedding_BD, rows, beta)

@@ -12,7 +12,7 @@ from vfl.base.random import seeded
 from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
-from vfl.core.compressors import gradient_compressor, loses_nothing
+from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.core.exchanges import Exchanges
@@ -194,7 +194,7 @@ def build_party(
         if len(pair) == 2:  # BatchNorm cannot train on less
             check_trains(model, inputs)
     check_sizes(config, name, data, model, settings.embedding_size)
-    sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
+    sender = EmbeddingSender(build_receiver(name, len(data.train), config))
     protocol = build_party_protocol(name, labels, config, runtime)
     defence = party_defence(config.privacy, secret or shared_secret(config, name))
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
@@ -203,7 +203,7 @@ def build_party(
 def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, runtime: Runtime) -> FinishedParty:
     """Build a party that answers on its prepared samples, to load a finished model."""
     receiver = EmbeddingReceiver(name, feature_config(config, name).embedding_size, build_compressor(config.wire))
-    sender = EmbeddingSender(receiver, exact=loses_nothing(config.wire))
+    sender = EmbeddingSender(receiver)
     defence = party_defence(config.privacy, shared_secret(config, name))
     return FinishedParty(name, build_dense_model(name, data, config), data, sender, config, runtime, defence)
 

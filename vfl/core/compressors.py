@@ -28,7 +28,7 @@ from vfl.compression.quantise import (
 )
 from vfl.compression.sparsify import sparsify
 from vfl.config.wire import Bits, WireConfig
-from vfl.core.embeddings import check_finite, encode_as
+from vfl.core.embeddings import Sent, check_finite, encode_as
 from vfl.messages.messages import Buffer
 
 WHOLE: dict[Bits, ValueType] = {8: "int8", 4: "int4", 2: "int2"}
@@ -44,6 +44,10 @@ class Floats:
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError if values do not fit the type in which they travel."""
         return encode_as(self.values, tensor_BD, "the embedding or gradient")
+
+    def encode_known(self, tensor_BD: Tensor) -> Sent:
+        """Return the frame, and what ``decode`` gives of it: the very tensor if nothing is lost."""
+        return self.encode(tensor_BD), tensor_BD.to(getattr(torch, self.values)).float()
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values; they may be part of the frame. Raises CodecError for a frame of another kind."""
@@ -67,10 +71,18 @@ class Levels:
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError for values that are not finite."""
+        return self.pack(*self._quantised(tensor_BD))
+
+    def encode_known(self, tensor_BD: Tensor) -> Sent:
+        """Return the frame, and what ``decode`` gives of it."""
+        codes_BD, steps = self._quantised(tensor_BD)
+        return self.pack(codes_BD, steps), dequantise(codes_BD, steps)
+
+    def _quantised(self, tensor_BD: Tensor) -> tuple[Tensor, Tensor]:
         # A value that is not finite would make its whole block's scale so.
         check_finite(tensor_BD, "the embedding or gradient")
-        stream = stream_of(tensor_BD, "rounding") if self.at_random else None
-        return self.pack(*quantise(tensor_BD, self.spacing, stream))
+        codes_BD, steps = quantise(tensor_BD, self.spacing, stream_of(tensor_BD, "rounding") if self.at_random else None)
+        return codes_BD + 0.0, steps  # no negative zero, of which whole numbers know nothing
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""
@@ -104,10 +116,16 @@ class Dithered:
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError for values that are not finite."""
+        return self.encode_known(tensor_BD)[0]
+
+    def encode_known(self, tensor_BD: Tensor) -> Sent:
+        """Return the frame, and what ``decode`` gives of it."""
         if tensor_BD.count_nonzero() < tensor_BD.numel():
-            return bytes([False]) + self.levels.encode(tensor_BD)
+            frame, values_BD = self.levels.encode_known(tensor_BD)
+            return bytes([False]) + frame, values_BD
         check_finite(tensor_BD, "the embedding or gradient")
-        return bytes([True]) + self.levels.pack(*quantise_dithered(tensor_BD, self.levels.spacing))
+        codes_BD, steps = quantise_dithered(tensor_BD, self.levels.spacing)
+        return bytes([True]) + self.levels.pack(codes_BD, steps), dequantise_dithered(codes_BD, steps)
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""
@@ -132,6 +150,10 @@ class Selecting:
         """Return the frame. Raises ValueError for values that cannot travel."""
         return self.form.encode(self.select(embedding_BD, ratio))
 
+    def compress_known(self, embedding_BD: Tensor, ratio: float) -> Sent:
+        """Return the frame, and what ``decompress`` gives of it, bit for bit, without decoding."""
+        return self.form.encode_known(self.select(embedding_BD, ratio))
+
     def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the embedding, float32; it may be part of the frame. Raises CodecError for a frame of another kind."""
         return self.form.decode(frame, shape)
@@ -140,11 +162,6 @@ class Selecting:
 def magnitude(wire: WireConfig) -> Selecting:
     """Return the paper's compressor, which leaves out the entries of smallest magnitude."""
     return Selecting(sparsify, _form(wire))
-
-
-def loses_nothing(wire: WireConfig) -> bool:
-    """Return whether embeddings arrive exactly, apart from entries left out: float32 by the paper's compressor."""
-    return wire.compressor == "magnitude" and _spacing(wire) is None and wire.values == "float32"
 
 
 def gradient_compressor(wire: WireConfig) -> Selecting:

@@ -3,7 +3,7 @@
 Shapes: B batch, D embedding width.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,10 @@ from vfl.config.wire import WireConfig
 from vfl.core.presence import RowMask
 from vfl.messages.messages import Buffer, MessageError, Part, PartKind
 from vfl.runs.checkpoint import State
+
+
+Sent = tuple[bytes, Tensor]
+"""A frame, and the values [B, D] float32 that its receivers decode."""
 
 
 @runtime_checkable
@@ -168,9 +172,8 @@ class ResidualSender:
         if self.residual_ND is None:
             return self.compressor.compress(gradient_BD, self.beta)
         whole_BD = gradient_BD + self.residual_ND[rows_B]
-        frame = self.compressor.compress(whole_BD, self.beta)
-        # By what the receiver decodes, so that also the wire's rounding is made up for.
-        self.residual_ND[rows_B] = whole_BD - decompressed(self.compressor, frame, shape, "the gradient")
+        frame, values_BD = compress_known(self.compressor, whole_BD, self.beta, "the gradient")
+        self.residual_ND[rows_B] = whole_BD - values_BD  # so that the wire's rounding, too, is made up for
         return frame
 
 
@@ -180,23 +183,30 @@ class EmbeddingSender:
 
     receiver: EmbeddingReceiver
     """Receiver with the same state as the others'."""
-    exact: bool = field(kw_only=True)
-    """The compressor loses nothing but the entries that beta leaves out."""
 
-    def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
+    def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> Sent:
         """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""
-        feedback = self.receiver.feedback
+        receiver, feedback = self.receiver, self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
-        frame = self.receiver.compressor.compress(difference_BD, beta)
-        # Nothing was lost: decoding would give the same bits. Checked as `receive` checks what it decodes.
-        if self.exact and beta == 0 and feedback is None:
-            return frame, check_finite(embedding_BD, self.receiver.what)
+        frame, values_BD = compress_known(receiver.compressor, difference_BD, beta, receiver.what)
         # With error feedback this also moves the sender's own estimate, as the frame moves every receiver's.
-        return frame, self.receiver.receive(frame, rows_B)
+        return frame, values_BD if feedback is None else feedback.apply(rows_B, values_BD)
 
     def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:
         """Return the decoded values of embeddings without estimates, such as those of test samples."""
-        return self.receiver.decode(self.receiver.compressor.compress(embedding_BD, beta), len(embedding_BD))
+        return compress_known(self.receiver.compressor, embedding_BD, beta, self.receiver.what)[1]
+
+
+def compress_known(compressor: Compressor, values_BD: Tensor, ratio: float, what: str) -> Sent:
+    """Return the frame of values, and what its receivers decode, with a check of it as they make.
+
+    The built-in compressors know that without decoding. Raises as ``decompressed``.
+    """
+    if known := getattr(compressor, "compress_known", None):
+        frame, decoded_BD = known(values_BD, ratio)
+        return frame, check_finite(decoded_BD, what)
+    frame = compressor.compress(values_BD, ratio)
+    return frame, decompressed(compressor, frame, (len(values_BD), values_BD.shape[1]), what)
 
 
 def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = False) -> bytes:
