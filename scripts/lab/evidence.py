@@ -10,10 +10,12 @@ with --check, files that differ.
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -31,6 +33,8 @@ PAPER = ("claim", "paper", "ours", "difference", "control", "verdict", "data, se
 OURS = ("claim", "verdict", "effect", "seeds", "page")
 COSTS = ("bytes", "multiply-accumulates")
 """First over second."""
+MEASURED = ("machine", "date")
+"""Of a benchmark, as its rows name them."""
 SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
@@ -289,12 +293,11 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
         if not named:
             raise ConfigError(f"claims: none has the table {found[3]!r}")
         rows = [_own(evidence, effects, verdicts, name) for name in named]
-        costs = [_costs(evidence.claims[name].measure) for name in named]
-        lines = (
-            table(OURS[:4] + COSTS, [row + cost for row, cost in zip(rows, costs, strict=True)])
-            if 2 * sum(map(any, costs)) > len(costs)
-            else table(OURS[:4], rows)
-        )
+        lines = table(OURS[:4], rows)
+        for head, cells in ((COSTS, _costs), (MEASURED, _where)):
+            further = [cells(evidence.claims[name].measure) for name in named]
+            if 2 * sum(map(any, further)) > len(further):
+                lines = table(OURS[:4] + head, [row + more for row, more in zip(rows, further, strict=True)])
     return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]
 
 
@@ -303,6 +306,18 @@ def _costs(measure: Measure | None) -> list[str]:
     sent = measure and relative_cost(measure, RESULTS, SENT)
     macs = measure and relative_cost(measure, RESULTS, MACS)
     return [_factor(sent) if sent else "", "" if not macs else f"{100 * macs:.0f}%" if macs < 2 else _factor(macs)]
+
+
+def _where(measure: Measure | None) -> list[str]:
+    """Return the machine and the day of a benchmark's rows."""
+    if measure is None or not measure.rows.endswith(".json"):
+        return ["", ""]
+    run: Any = json.loads((RESULTS / measure.rows).read_text(encoding="utf-8"))
+    machine = run.get("machine")
+    if not machine:
+        return ["", ""]
+    name = "Xeon" if "Xeon" in machine["cpu"] else "EPYC"
+    return [f"{name}, AVX-512" if machine["avx512_bf16"] else name, run["date"][:10]]
 
 
 def _factor(ratio: float) -> str:

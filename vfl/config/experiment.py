@@ -319,7 +319,7 @@ class ExperimentConfig(Section):
                     raise ValueError(f"{field}: no party is called {name!r}{only or nearest_name(name, parties)}")
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
-        self._check_resolution()
+        self._check_resolution(parties)
         if self.parties_at_once > max(1, self.threads or 0):
             raise ValueError(
                 f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"
@@ -338,12 +338,12 @@ class ExperimentConfig(Section):
         if self.training.batch_size == 1 and self.normalises_by_batch:
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
 
-    def _check_resolution(self) -> None:
+    def _check_resolution(self, parties: Sequence[str]) -> None:
         ratios = self.lightweighting
-        smaller = any(map(ratios.sizes_of, self.parties))
+        smaller = any(map(ratios.sizes_of, parties))
         if smaller and self.data.dataset.kind in TABLE_KINDS:
             raise ValueError("lightweighting.resolution: only images have one, the data are tables; leave it out")
-        ratios.check_resolution(self.parties, self.training.rounds)
+        ratios.check_resolution(parties, self.training.rounds)
         if not smaller:
             return
         if self.training.patience is not None:

@@ -51,6 +51,7 @@ BENCHMARKS = {
         200, (),
         "an exchange that computes little against the bare loop, in one process and in two over TLS",
     ),
+    "augmentation": Benchmark(100, (), "an exchange whose images are shifted against one whose images are not"),
     "codec": Benchmark(
         50, ("batch_size", "embedding_size"),
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",

@@ -136,7 +136,7 @@ class Lightweight(Stepped):
     def transmit(self, embeddings: Sequence[Tensor], rows_B: Tensor) -> None:
         """Sparsify, encode and decode as often as an exchange with shared labels does.
 
-        Every sender decodes its own frame once, the server all K, and each of the K parties the K - 1 others.
+        The server decodes all K frames, and each of the K parties the K - 1 others.
         """
         frames = [
             party.sender.send(embedding_BD, rows_B, party.beta)[0]

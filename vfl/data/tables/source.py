@@ -52,12 +52,12 @@ class Tables(Source):
         self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
         self._kept = set[str]()
         """Owners whose columns are those of an earlier run, which has judged them."""
-        table_owners(data.tables)
+        self._parties = table_owners(data.tables)
 
     @property
     def parties(self) -> tuple[str, ...]:
         """The owners with features."""
-        return table_owners(self.data.tables)
+        return self._parties
 
     @property
     def owners(self) -> tuple[str, ...]:
