@@ -34,7 +34,7 @@ OURS = ("claim", "verdict", "effect", "seeds", "page")
 COSTS = ("bytes", "multiply-accumulates")
 """First over second."""
 MEASURED = ("machine", "date")
-"""Of a benchmark, as its rows name them."""
+"""Columns of a benchmark, as its rows name them."""
 SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
@@ -317,7 +317,7 @@ def _where(measure: Measure | None) -> list[str]:
     if not machine:
         return ["", ""]
     name = "Xeon" if "Xeon" in machine["cpu"] else "EPYC"
-    return [f"{name}, AVX-512" if machine["avx512_bf16"] else name, run["date"][:10]]
+    return [f"{name}-512" if machine["avx512_bf16"] else name, run["date"][:10]]
 
 
 def _factor(ratio: float) -> str:

@@ -81,7 +81,8 @@ class Levels:
     def _quantised(self, tensor_BD: Tensor) -> tuple[Tensor, Tensor]:
         # A value that is not finite would make its whole block's scale so.
         check_finite(tensor_BD, "the embedding or gradient")
-        codes_BD, steps = quantise(tensor_BD, self.spacing, stream_of(tensor_BD, "rounding") if self.at_random else None)
+        stream = stream_of(tensor_BD, "rounding") if self.at_random else None
+        codes_BD, steps = quantise(tensor_BD, self.spacing, stream)
         return codes_BD + 0.0, steps  # no negative zero, of which whole numbers know nothing
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:

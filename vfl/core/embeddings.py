@@ -20,7 +20,6 @@ from vfl.core.presence import RowMask
 from vfl.messages.messages import Buffer, MessageError, Part, PartKind
 from vfl.runs.checkpoint import State
 
-
 Sent = tuple[bytes, Tensor]
 """A frame, and the values [B, D] float32 that its receivers decode."""
 

@@ -1,4 +1,4 @@
-"""What shifted images cost: an exchange of a training that shifts every image against one that shifts none."""
+"""Cost of shifted images: an exchange of a training that shifts every image against one that shifts none."""
 
 from typing import Any
 
@@ -40,5 +40,6 @@ def _shifted(options: Options, case: str) -> Result:
         subjects[side] = Lightweight(config, draw(config))
         subjects[side].next_round()
     raw = interleave({side: subject.exchange for side, subject in subjects.items()}, options.pairs, WARM_UP)
-    required = required_ratio(raw, ("shift 2", "none"), "<=", 1.02)
-    return Result("one exchange, its images shifted by up to 2 pixels", case, raw, ("shift 2", "none"), requirement=required)
+    ratio_of = ("shift 2", "none")
+    required = required_ratio(raw, ratio_of, "<=", 1.02)
+    return Result("one exchange, its images shifted by up to 2 pixels", case, raw, ratio_of, requirement=required)
