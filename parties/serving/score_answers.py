@@ -88,14 +88,16 @@ def answer_of(scored: Scored, task: Task, when_absent: str) -> bytes:
 
     A class is predicted as everywhere: of two the second one from ``evaluation.threshold`` on.
     """
-    classes = task.names
+    classes, given = task.names, [each.values for each in scored.scores if each.values is not None]
+    of_all = classes and given  # all at once: a call for every row would take longer than its JSON
+    predicted = iter(task.predicted(torch.tensor(given, dtype=torch.float64)).tolist() if of_all else ())
     scores: list[dict[str, object]] = []
     for each in scored.scores:
         probabilities = value = prediction = None
         values = None if each.values is None else [value if math.isfinite(value) else None for value in each.values]
-        if each.values is not None and values is not None and classes:
+        if values is not None and classes:
             probabilities = dict(zip(classes, values, strict=True))
-            prediction = classes[int(task.predicted(torch.tensor([each.values], dtype=torch.float64)))]
+            prediction = classes[int(next(predicted))]
         elif values is not None:
             (value,) = values
         told: dict[str, object] = {
@@ -103,8 +105,9 @@ def answer_of(scored: Scored, task: Task, when_absent: str) -> bytes:
             "prediction": prediction,
             "probabilities": probabilities,
             "value": value,
+            "parties": dict(each.parties),
         }
-        scores.append(told | {"parties": dict(each.parties)})
+        scores.append(told)
     unknown = [shown(each.key) for each in scored.scores if each.unknown]
     answer = {"model": scored.version, "when_absent": when_absent, "scores": scores, "unknown": unknown}
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,6 +1,9 @@
-"""What a party may answer when it is asked for rows by key: anything else is a MessageError, and it is blamed."""
+"""Who is asked for rows by key, and when; what a party may answer: anything else is a MessageError, and it is blamed."""
 
+import asyncio
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +18,7 @@ from vfl.config.network import ConsentConfig
 from vfl.core.embeddings import encode_as
 from vfl.messages.keys import Found, keys_part, presence_part
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
-from vfl.parties.serving.scorer import Scorer
+from vfl.parties.serving.scorer import Scorer, Served
 from vfl.parties.serving.serving_party import MINUTE_S, Allowance
 
 KEYS = [b"a", b"b", b"c"]
@@ -77,6 +80,43 @@ def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
         found = scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts))) or {}
         assert found.keys() <= {*KEYS}
         assert all(row_D.shape == (WIDTH,) and row_D.isfinite().all() for row_D, _ in found.values())
+
+
+@pytest.mark.parametrize(
+    ("foreign", "at_first", "then"),
+    [((), ["shop", "bank", "slow"], []), (("bank",), ["shop", "slow"], ["bank"]), (("slow",), ["shop", "bank"], ["slow"])],
+)
+def test_whoever_can_be_asked_is_asked_before_the_others_answer(foreign, at_first, then):
+    asked: dict[str, Future[Message]] = {}
+
+    def send(name: str, _order: Message) -> Future[Message]:
+        return asked.setdefault(name, Future())
+
+    async def settled() -> list[str]:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return [*asked]
+
+    async def ask() -> None:
+        asking = asyncio.create_task(asker._ask_all([("1",)]))
+        assert await settled() == at_first
+        asked["shop"].set_result(reply(there=(True,), rows=1, foreign=[b"x"] * len(foreign)))
+        assert await settled() == [*at_first, *then]  # whoever else has not answered
+        for name in [*asked][1:]:
+            asked[name].set_result(reply(there=(True,), rows=1, foreign=()))
+        assert {found.outcome(("1",)) for found in (await asking).values()} == {"row"}
+
+    names = ("shop", "bank", "slow")
+    ready: Future[None] = Future()
+    ready.set_result(None)
+    asker: Any = Scorer.__new__(Scorer)
+    roster = [SimpleNamespace(name=name, receiver=SimpleNamespace(width=WIDTH, what=name)) for name in names]
+    asker.version = SimpleNamespace(joint=SimpleNamespace(roster=roster), foreign=foreign, leader="shop")
+    asker.config = SimpleNamespace(wire=SimpleNamespace(values="float32"))
+    asker.settings, asker.secret, asker._names = SimpleNamespace(timeout_ms=60_000, cache_s=0), None, names
+    links: Any = {name: SimpleNamespace(send=partial(send, name)) for name in names}
+    asker._parties = {name: Served(link, ready) for name, link in links.items()}
+    asyncio.run(ask())
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 6)), max_size=30))
