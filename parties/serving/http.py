@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import h11
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -24,11 +23,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vfl.base.errors import plain
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST, SHIFTED
+from vfl.parties.serving.client_connection import REQUEST_LIMIT_S, ClientConnection, PunctualLoop, headers_of
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
 from vfl.parties.serving.request_queue import Key, QueueFull
 from vfl.parties.serving.score_answers import (
@@ -46,8 +45,6 @@ from vfl.runs.run_folder import read_secret
 
 MOST_BODY = 1 << 20
 """Bytes of a request."""
-REQUEST_LIMIT_S = 10.0
-"""Longest time of TLS's handshakes, of a request's head, and of its body."""
 MOST_CONNECTIONS = 1024
 """Most connections at a time; further ones are hung up on."""
 PREFIX = "lvfl_"
@@ -150,9 +147,9 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
     app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
-    at_once = _Quick(scorer, read_secret(settings.token), score, requests.labels(200).inc).answer
     local = settings.token is None and settings.client_ca is None
-    app.add_middleware(_Bounded, local=local, at_once=at_once)
+    app.state.quick = _Quick(scorer, read_secret(settings.token), score, requests.labels(200).inc, local=local)
+    app.add_middleware(_Bounded, local=local, at_once=app.state.quick.answer)
     return app
 
 
@@ -179,45 +176,6 @@ def _outcome_routes(scorer: Scorer) -> APIRouter:
     return router
 
 
-class _Punctual(H11Protocol):
-    """A connection that is closed if the head of a request, the first or a later one, takes `REQUEST_LIMIT_S`.
-
-    Otherwise clients that say nothing would keep all others out, as many as they like.
-    """
-
-    _closing: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as uvicorn has it
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        waiting = self.conn.their_state is h11.IDLE
-        if waiting and self._closing is None:
-            self._closing = self.loop.call_later(REQUEST_LIMIT_S, self.transport.close)
-        elif not waiting and self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
-
-
-class PunctualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose connections end if TLS's handshakes take `REQUEST_LIMIT_S`, which uvicorn cannot be told."""
-
-    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
-        """Listen as any loop does, with a limit of handshakes."""
-        limit_s = None if options.get("ssl") is None else REQUEST_LIMIT_S
-        return await super().create_server(*args, ssl_handshake_timeout=limit_s, **options)
-
-
 class _Server(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with asyncio.Runner(loop_factory=PunctualLoop) as runner:
@@ -229,7 +187,7 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
     settings = scorer.settings
     config = uvicorn.Config(
         make_app(scorer),
-        http=_Punctual,
+        http=ClientConnection,
         log_level="warning",
         access_log=False,
         proxy_headers=False,
@@ -347,8 +305,10 @@ class _Quick:
         token: bytes | None,
         score: Callable[[list[Key]], Awaitable[bytes]],
         count: Callable[[], None],
+        *,
+        local: bool,
     ) -> None:
-        self.scorer, self.score, self.count = scorer, score, count
+        self.scorer, self.score, self.count, self.local = scorer, score, count, local
         self.authorization = None if token is None else b"Bearer " + token
 
     async def answer(self, scope: Scope, body: bytes) -> bytes | None:
@@ -365,6 +325,8 @@ class _Quick:
     def _keys(self, scope: Scope, body: bytes) -> list[Key]:
         headers = scope["headers"]
         if (scope["method"], scope["path"]) != ("POST", "/v1/predict"):
+            return []
+        if _objection(headers, local=self.local):
             return []
         if [value for name, value in headers if name == b"content-type"] != [b"application/json"]:
             return []
@@ -414,9 +376,7 @@ class _Bounded:
             await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
             return
         if (answer := await self.at_once(scope, bytes(body))) is not None:
-            length = str(len(answer)).encode()
-            headers = [(b"content-length", length), (b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.start", "status": 200, "headers": headers_of(answer)})
             await send({"type": "http.response.body", "body": answer})
             return
         given = False

@@ -14,7 +14,8 @@ from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_to_serve
 from vfl.parties.network.transport.listening import bounded, listening
 from vfl.parties.network.transport.security import load_identity
-from vfl.parties.serving.http import MOST_CONNECTIONS, PunctualLoop, http_server
+from vfl.parties.serving.client_connection import PunctualLoop
+from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
 from vfl.parties.serving.scorer import Scorer
 from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
 from vfl.runs.stored_run import Run

@@ -20,6 +20,7 @@ from vfl.data.drift import FEWEST
 from vfl.parties.network.server import hub
 from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
 from vfl.parties.network.transport.listening import bounded, listening
+from vfl.parties.serving import client_connection
 from vfl.parties.serving import http as service
 from vfl.parties.serving.request_queue import Score, Scored
 
@@ -105,7 +106,7 @@ def is_open(client: socket.socket) -> bool:
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_idle_connections_hold_no_more_descriptors_than_they_may(encrypted: bool, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(service, "REQUEST_LIMIT_S", 1.0)
+    monkeypatch.setattr(client_connection, "REQUEST_LIMIT_S", 1.0)
     settings: dict[str, Any] = {}
     if encrypted:
         authority, key = Authority.create("a", 10), new_key()

@@ -1,4 +1,4 @@
-"""Who is asked for rows by key, and when; what a party may answer: anything else is a MessageError, and it is blamed."""
+"""Who is asked for rows by key, and what a party may answer: anything else is a MessageError, and it is blamed."""
 
 import asyncio
 from concurrent.futures import Future
@@ -84,7 +84,11 @@ def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
 
 @pytest.mark.parametrize(
     ("foreign", "at_first", "then"),
-    [((), ["shop", "bank", "slow"], []), (("bank",), ["shop", "slow"], ["bank"]), (("slow",), ["shop", "bank"], ["slow"])],
+    [
+        ((), ["shop", "bank", "slow"], []),
+        (("bank",), ["shop", "slow"], ["bank"]),
+        (("slow",), ["shop", "bank"], ["slow"]),
+    ],
 )
 def test_whoever_can_be_asked_is_asked_before_the_others_answer(foreign, at_first, then):
     asked: dict[str, Future[Message]] = {}
