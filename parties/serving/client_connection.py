@@ -59,7 +59,7 @@ class ClientConnection(H11Protocol):
     _scoring = False
     """A plain request is being answered."""
     _late = b""
-    """What came meanwhile."""
+    """Bytes that came meanwhile."""
     _ending = False
     """The service ends; the connection does once it has its answer."""
 

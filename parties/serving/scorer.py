@@ -12,7 +12,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import MOST_TESTED
 from vfl.core.link import read
 from vfl.core.row_by_row import is_light
-from vfl.messages.keys import Found, key_bytes, keys_part, read_keys, read_presence
+from vfl.messages.keys import declines, key_bytes, keys_part, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError, PartKind
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.server.hub import Hub
@@ -233,9 +232,9 @@ class Scorer:
     def _predictions(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> Tensor:
         joint, embeddings = self.version.joint, dict[str, Tensor]()
         for party in joint.roster:
-            missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
-            rows = (found[party.name].row(key) for key in keys)
-            embeddings[party.name] = torch.stack([missing_D if row_D is None else row_D for row_D in rows])
+            missing_D, of_party = self.version.instead[party.name], found[party.name]
+            rows = [missing_D if (row_D := of_party.row(key)) is None else row_D for key in keys]
+            embeddings[party.name] = torch.stack(rows)
         return self.version.task.predictions(joint.outputs(embeddings)).cpu()
 
     async def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
@@ -310,7 +309,7 @@ class Scorer:
 
         Raises MessageError and Diverged for an answer that is none.
         """
-        if Found.of(reply).outcome != "looked":
+        if declines(reply):
             return None
         there = read_presence(reply.only(PartKind.PRESENCE), len(keys))
         present = [key for key, here in zip(keys, there, strict=True) if here]
@@ -382,18 +381,24 @@ async def _come(replies: "Iterable[Future[Any]]", until_s: float) -> None:
     out = [reply for reply in replies if not reply.done()]
     left, here = len(out), asyncio.get_running_loop().create_future()
 
+    def end() -> None:
+        if not here.done():
+            here.set_result(None)
+
     def count(_reply: "Future[Any]") -> None:
         nonlocal left
         left -= 1
-        if not left and not here.done():
-            here.set_result(None)
+        if not left:
+            end()
 
     for reply in out:
         reply.add_done_callback(count)
     if out:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(until_s - time.monotonic(), 0)):
-                await here
+        timer = here.get_loop().call_later(max(until_s - time.monotonic(), 0), end)
+        try:
+            await here
+        finally:
+            timer.cancel()
 
 
 def _usable(served: Served) -> bool:

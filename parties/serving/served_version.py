@@ -32,7 +32,7 @@ class Version:
     references: Mapping[str, State]
     """Reference by party, from which its link restores it."""
     instead: Mapping[str, Tensor]
-    """Replacement [D] of a missing embedding, by party; empty for placeholders."""
+    """Replacement [D] of a missing embedding, by party."""
     columns: tuple[str, ...]
     """Columns of a key."""
     leader: str
@@ -73,7 +73,9 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
         raise ConfigError(
             f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
         )
-    joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
+    joint = replace(joint, new=True)
+    instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.roster}
+    instead |= _instead(run_dir, config, trained)
     drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
     width = sum(party.receiver.width for party in joint.roster)
     macs = count_macs(joint.head.head, torch.zeros(1, width, device=runtime.device))

@@ -29,7 +29,7 @@ from vfl.data.drift import DRIFT
 from vfl.data.samples import Samples
 from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
 from vfl.data.tables.source import Tables
-from vfl.messages.keys import Found, key_bytes, keys_part, keys_told, presence_part, read_keys
+from vfl.messages.keys import LOOKED, Found, key_bytes, keys_part, keys_told, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -176,8 +176,8 @@ class Allowance:
     _keys: int = 0
     """Keys of the last minute: the sum over ``_answered``."""
 
-    def take(self, keys: int) -> Found:
-        """Count keys, and return whether the owner has agreed to answer for them."""
+    def take(self, keys: int) -> Found | None:
+        """Count keys; return why the owner does not agree to answer for them, if so."""
         if self.bounds.until is not None and datetime.now(UTC).date() > self.bounds.until:
             return Found(outcome="expired")
         now_s = self.machine.now_s()
@@ -187,7 +187,7 @@ class Allowance:
             return Found(outcome="too_many")
         self._answered.append((now_s, keys))
         self._keys += keys
-        return Found()
+        return None
 
 
 class NotServing:
@@ -218,19 +218,20 @@ class ServingParty:
         if request.kind is not Kind.LOOK_UP:
             raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
         keys = read_keys(request.only(PartKind.KEYS))
-        found, frame, foreign = self.allowance.take(len(keys)), b"", list[bytes]()
+        declined, frame, foreign = self.allowance.take(len(keys)), b"", list[bytes]()
         there = np.zeros(len(keys), dtype=bool)
-        if found.outcome == "looked":
+        if declined is None:
             rows = self.table.rows_for(self.party)
-            places = [rows.places.get(key, -1) for key in keys]
-            there = np.asarray(places) >= 0
-            held = [place for place in places if place >= 0]
-            frame = self.party.embed_new(rows.samples, torch.tensor(held))
-            self.table.drift.note(self.party.preparation.histograms, rows.raw, held)
-            foreign = [known[place] for known in rows.known_as for place in held]
+            places = np.array([rows.places.get(key, -1) for key in keys])
+            there = places >= 0
+            held = places[there]
+            frame = self.party.embed_new(rows.samples, torch.from_numpy(held))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
+            self.table.drift.note(self.party.preparation.histograms, rows.raw, held.tolist())
+            foreign = [known[place] for known in rows.known_as for place in held.tolist()]
         else:
-            self.refused(f"{found.outcome}: {len(keys)} keys were asked for")
-        parts = (found.part(), presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign))
+            self.refused(f"{declined.outcome}: {len(keys)} keys were asked for")
+        said = Part(PartKind.CONTROL, LOOKED) if declined is None else declined.part()
+        parts = (said, presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign))
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
 

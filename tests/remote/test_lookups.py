@@ -131,6 +131,6 @@ def test_an_owner_answers_for_so_many_keys_in_any_minute(orders):
     for pause_s, keys in orders:
         now_s += pause_s
         lately = sum(count for at_s, count in granted if at_s > now_s - MINUTE_S)
-        outcome = allowance.take(keys).outcome
-        assert outcome == ("looked" if lately + keys <= 10 else "too_many")
-        granted += [(now_s, keys)] if outcome == "looked" else []
+        declined = allowance.take(keys)
+        assert declined == (None if lately + keys <= 10 else Found(outcome="too_many"))
+        granted += [(now_s, keys)] if declined is None else []

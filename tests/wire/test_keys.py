@@ -37,7 +37,7 @@ def test_keys_are_equal_where_their_cells_are(one, other):
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_presence_comes_as_it_was_sent(there):
     payload = bytes(presence_part(np.asarray(there)).payload)
-    assert read_presence(payload, len(there)).tolist() == there
+    assert read_presence(payload, len(there)) == there
     for wrong in (payload + b"\0", payload[:-1]):
         with pytest.raises(MessageError):
             read_presence(wrong, len(there))

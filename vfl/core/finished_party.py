@@ -135,8 +135,9 @@ class FinishedParty:
         if self.config.evaluation.sparsified:
             embedding_nD = self.sender.as_received(embedding_nD, self.beta)
         # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.
-        largest = torch.finfo(getattr(torch, self.config.wire.values)).max
-        embedding_nD = embedding_nD.where(embedding_nD.isinf(), embedding_nD.clamp(-largest, largest))
+        if self.config.wire.values != "float32":  # which has the largest of its own
+            largest = torch.finfo(getattr(torch, self.config.wire.values)).max
+            embedding_nD = embedding_nD.where(embedding_nD.isinf(), embedding_nD.clamp(-largest, largest))
         return self._encoded(embedding_nD, "embedding")
 
     def _encoded(self, tensor: Tensor, what: str) -> bytes:

@@ -57,6 +57,8 @@ class RowByRow:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the results of inputs [B, ...] each."""
+        if len(inputs[0]) == 1:
+            return self._compute([tensor.clone() for tensor in inputs])
         start, results = 0, list[Tensor]()
         while start < len(inputs[0]):
             size = next((size for size in SIZES if self._is_same(size, len(inputs[0]) - start)), 1)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.messages.control import Control
-from vfl.messages.messages import Buffer, MessageError, Part, PartKind
+from vfl.messages.messages import Buffer, Message, MessageError, Part, PartKind
 
 MOST_KEYS = 4096
 """Most keys in a message."""
@@ -34,6 +34,15 @@ class Found(Control):
     """FOUND: whether the party has answered for the keys, or declined, as its owner has not agreed."""
 
     outcome: Literal["looked", "too_many", "expired"] = "looked"
+
+
+LOOKED = Found().part().payload
+
+
+def declines(found: Message) -> bool:
+    """Return whether a FOUND says that the party's owner does not agree. Raises MessageError for what it cannot say."""
+    said = found.only(PartKind.CONTROL)
+    return said != LOOKED and Found.from_json(said).outcome != "looked"
 
 
 def key_bytes(cells: Sequence[str], secret: bytes | None) -> bytes:
@@ -89,11 +98,11 @@ def presence_part(there: NDArray[np.bool_]) -> Part:
     return Part(PartKind.PRESENCE, np.packbits(there).tobytes())
 
 
-def read_presence(payload: Buffer, keys: int) -> NDArray[np.bool_]:
-    """Return the mask of the keys that a party has, bool [keys]. Raises MessageError for bits of another number."""
+def read_presence(payload: Buffer, keys: int) -> list[bool]:
+    """Return for each key whether a party has it. Raises MessageError for bits of another number."""
     if len(payload) != (keys + 7) // 8:
         raise MessageError(f"{len(payload)} bytes say who is present, {keys} keys were asked for")
-    bits = np.unpackbits(np.frombuffer(payload, np.uint8))
-    if bits[keys:].any():
+    bits = np.unpackbits(np.frombuffer(payload, np.uint8)).view(bool).tolist()
+    if any(bits[keys:]):
         raise MessageError("bits after the last key")
-    return bits[:keys].astype(bool)
+    return bits[:keys]

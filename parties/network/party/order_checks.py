@@ -1,7 +1,7 @@
 """A party's checks of the server's orders: the session, and which order may come next."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError
@@ -51,7 +51,7 @@ class Worker(ABC, Generic[P]):
                 answer = Message(Kind.SAVED, parts=(Saved(digest=self._save(Save.of(order).round)).part(),))
             case _:
                 answer = self._handle(order)
-        return replace(answer, run=order.run, session=order.session, sequence=order.sequence)
+        return answer.numbered(order.run, order.session, order.sequence)
 
     def _admit(self, order: Message) -> None:
         """Decide whether an order is due and agreed to, before anything is computed. Raises MessageError."""

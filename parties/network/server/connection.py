@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from vfl.base.errors import PeerLost, PeerMisbehaved
@@ -21,7 +21,7 @@ class _Pending:
     """An order on its way."""
 
     order: Message
-    """The order without its parts, which need not be kept."""
+    """The order's kind, place and number: its parts need not be kept."""
     read: Callable[[Message], Any]
     """Returns the outcome, given the answer."""
     future: "Future[Any]"
@@ -88,8 +88,9 @@ class PartyConnection:
             if self._lost is not None:
                 raise self._lost
             self._sequence += 1
-            order = replace(message, run=self.run, session=self.session, sequence=self._sequence)
-            self._pending.append(_Pending(replace(order, parts=()), read, future, self.machine.now_s()))
+            order = message.numbered(self.run, self.session, self._sequence)
+            asked = Message(message.kind, message.round_index, message.exchange, sequence=self._sequence)
+            self._pending.append(_Pending(asked, read, future, self.machine.now_s()))
         self.stream.send(order)
         return future
 

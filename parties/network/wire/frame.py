@@ -83,7 +83,7 @@ def check_size(message: Message, max_message_mb: int) -> None:
 
 def frame_bytes(message: Message) -> int:
     """Return the length of a message's frame."""
-    return HEADER_BYTES + sum(part.size for part in message.parts)
+    return HEADER_BYTES + PART_BYTES * len(message.parts) + sum([len(part.payload) for part in message.parts])
 
 
 def pack(message: Message) -> bytes:
@@ -93,9 +93,13 @@ def pack(message: Message) -> bytes:
 
 def cut(message: Message) -> Iterator[bytes]:
     """Yield the pieces of a serialized message, each created when it is needed."""
+    buffers = _buffers(message)
+    if sum(map(len, buffers)) <= PIECE_BYTES:
+        yield b"".join(buffers)
+        return
     batch, room = list[Buffer](), PIECE_BYTES
     # `batch` holds views until it fills a piece, so that payloads are copied once, into the piece.
-    for each in _buffers(message):
+    for each in buffers:
         left = memoryview(each)
         while len(left) > room:
             yield b"".join((*batch, left[:room]))
@@ -108,9 +112,11 @@ def cut(message: Message) -> Iterator[bytes]:
 
 def unpack(data: Buffer) -> Message:
     """Read a message, whose payloads are views of ``data``. Raises MessageError for any other bytes than ``pack``'s."""
-    data = memoryview(data)
     header = _read_header(data)
-    kind = _member(Kind, header.kind)
+    return _read_parts(memoryview(data), header, _member(Kind, header.kind))
+
+
+def _read_parts(data: memoryview, header: _Header, kind: Kind) -> Message:
     if header.parts > MAX_PARTS:
         raise MessageError(f"{header.parts} parts, at most {MAX_PARTS} are allowed")
     if HEADER_BYTES + header.length != len(data):
@@ -155,9 +161,10 @@ class Assembler:
         Raises MessageError for anything but a frame, and for one above the limit.
         """
         if not self._frame:
-            self._kind, size = self._announced(piece)
+            header = _read_header(piece)
+            self._kind, size = self._announced(header)
             if size <= PIECE_BYTES:
-                return unpack(piece)
+                return _read_parts(memoryview(piece), header, self._kind)
             self._frame, self._came = np.empty(size, np.uint8).data, 0  # the system gives pages as they are written
         frame = self._frame
         due = min(PIECE_BYTES, len(frame) - self._came)
@@ -170,9 +177,8 @@ class Assembler:
         self._frame = memoryview(b"")
         return unpack(frame)
 
-    def _announced(self, piece: Buffer) -> tuple[Kind, int]:
-        """Return kind and length of the frame that begins with this piece."""
-        header = _read_header(piece)
+    def _announced(self, header: _Header) -> tuple[Kind, int]:
+        """Return kind and length of the frame that begins with this header."""
         kind, size = _member(Kind, header.kind), HEADER_BYTES + header.length
         if kind in SESSION and size > PIECE_BYTES:
             raise MessageError(f"a {kind.name} of {size} bytes came, at most {PIECE_BYTES} are allowed")
@@ -187,7 +193,7 @@ class Assembler:
 def _buffers(message: Message) -> list[Buffer]:
     """Return a message's bytes without copying its payloads."""
     assert len(message.run) in (0, 16), message.run
-    header = _Header(
+    header = _HEADER.pack(
         VERSION,
         message.kind,
         message.round_index,
@@ -196,10 +202,12 @@ def _buffers(message: Message) -> list[Buffer]:
         bytes.fromhex(message.run) or bytes(8),
         message.session,
         message.sequence,
-        sum(part.size for part in message.parts),
+        frame_bytes(message) - HEADER_BYTES,
     )
-    parts = ((_PART.pack(part.kind, len(part.payload)), part.payload) for part in message.parts)
-    return [_HEADER.pack(*header), *(each for part in parts for each in part)]
+    buffers: list[Buffer] = [header]
+    for part in message.parts:
+        buffers += (_PART.pack(part.kind, len(part.payload)), part.payload)
+    return buffers
 
 
 def _read_header(data: Buffer) -> _Header:
