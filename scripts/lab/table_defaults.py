@@ -91,7 +91,9 @@ def scores(truth: np.ndarray, told: np.ndarray, classes: bool) -> dict[str, floa
     return found | ({"auc": float(roc_auc_score(truth, told[:, 1]))} if told.shape[1] == 2 else {})
 
 
-def reference(name: str, train: pd.DataFrame, y: np.ndarray, test: pd.DataFrame, classes: bool) -> np.ndarray:
+def reference(
+    name: str, train: pd.DataFrame, y: np.ndarray, test: pd.DataFrame, classes: bool, seed: int = 0
+) -> np.ndarray:
     """Return the predictions of a model of scikit-learn, or of the class shares or the mean."""
     if name == "constant":
         return np.tile(np.bincount(y) / len(y), (len(test), 1)) if classes else np.full(len(test), y.mean())
@@ -100,7 +102,7 @@ def reference(name: str, train: pd.DataFrame, y: np.ndarray, test: pd.DataFrame,
         texts = train.select_dtypes(exclude="number").columns
         known = {column: pd.CategoricalDtype(sorted(train[column].dropna().unique())) for column in texts}
         own, new = (each.astype(known) for each in (train, test))
-        model: Any = kind(random_state=0, categorical_features="from_dtype").fit(own, y)
+        model: Any = kind(random_state=seed, categorical_features="from_dtype").fit(own, y)
         return model.predict_proba(new) if classes else model.predict(new)
     numbers, texts = make_column_selector(dtype_include="number"), make_column_selector(dtype_exclude="number")
     prepared = make_column_transformer(
