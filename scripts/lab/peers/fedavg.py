@@ -28,8 +28,12 @@ from scripts.lab.peers.mnist import read_mnist
 PACKAGES = {
     "flwr": ("flwr[simulation]==1.42.0", "torch==2.13.0"),
     "pfl": ("pfl==0.6.0", "torch==2.13.0"),
-    "fedjax": ("fedjax==0.0.17", "torch==2.13.0"),
+    "fedjax": (
+        *("fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "dm-haiku==0.0.12", "optax==0.2.2", "chex==0.1.86"),
+        *("numpy<2", "scipy<1.13", "torch==2.13.0"),
+    ),
 }
+"""Packages by peer; fedjax 0.0.17 imports beside a newer JAX, and fails in its first round."""
 CLASSIFIERS = {"logistic": "logistic", "cnn": "cnn_tsfl"}
 """Models, and their names in ours."""
 CLIENTS, CHOSEN, BATCH, RATE = 100, 10, 10, 0.05

@@ -85,8 +85,8 @@ def written() -> str:
     all_anchors = anchors()
     study, verdicts = one_exchange()
     lost = [
-        f"bytes, where owners can learn alone: one exchange of embeddings (below) was {verdicts}. Ordinary training "
-        "sends every row in every pass"
+        f"**Bytes, where owners can learn alone**: one exchange of embeddings (below) was {verdicts}. Ordinary "
+        "training sends every row in every pass"
     ]
     text = TEXT
     filled = {
