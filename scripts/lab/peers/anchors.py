@@ -35,10 +35,11 @@ brackets. fedjax stands on JAX 0.4.25: beside a newer one it says `module 'jax' 
     ),
     "psi": (
         "SecretFlow's PSI (spu), matching keys",
-        """Processor time of all processes a key of either owner, half of the keys
-common, the time to start taken off; on a busy machine, where processes that wait actively spend more. Theirs reveals to both owners which of their keys the other has,
-and how many it has; they are trusted to follow the protocol. Ours reveals to an owner which of its rows are in the
-common order, and to the server, which joins, how many keys are common; owners prove every product.""",
+        """Processor time of all processes a key of either owner, half of the keys common, the time to start taken
+off; on a busy machine, where processes that wait actively spend more. Theirs reveals to both owners which of
+their keys the other has, and how many it has; they are trusted to follow the protocol. Ours reveals to an
+owner which of its rows are in the common order, and to the server, which joins, how many keys are common;
+owners prove every product.""",
     ),
     "ef_vfl": (
         "EF-VFL (arXiv:2406.14420), its MNIST setting",
