@@ -148,6 +148,7 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
         ({"threshold": 0.3}, [[0.8, 0.0], [0.9, 0.0], [0.0, 5.0]], ["yes", "no", "yes"]),
         ({"threshold": 0.5}, [[0.8, 0.0], [0.0, 0.1]], ["no", "yes"]),
         ({"classes": [], "label": {"mean": 100.0, "std": 2.0}}, [[0.0], [-3.0]], [100.0, 94.0]),
+        ({"classes": [], "label": {"mean": 100.0, "std": 2.0, "quantile": 0.9}}, [[1.0]], [102.0]),
     ],
 )
 def test_the_cards_code_applies_threshold_and_the_labels_unit(
@@ -172,6 +173,7 @@ def test_the_cards_code_applies_threshold_and_the_labels_unit(
     names: dict[str, Any] = {"parts": [[], []]}
     exec(text.split("```python\n")[1].split("```")[0], names)
     assert names["predicted"].tolist() == predicted
+    assert ("# in the label's unit; its 0.9 quantile\n" in text) == ("quantile" in settings.get("label", {}))
 
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):

@@ -15,12 +15,13 @@ from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 import vfl
 from vfl.base.metrics import headline, worse_than_constant
-from vfl.comparison.compare import predicted_alone
+from vfl.comparison.compare import loss_of_boosting, predicted_alone
 from vfl.config import ConfigError, parse_config
 from vfl.core.losses import AmountLoss
 from vfl.core.tasks import Regression, Task, restored_task, task_of, task_state
 from vfl.data.source import open_source, split_samples
 from vfl.data.tables.source import Tables
+from vfl.predict.export_run import label_of
 from vfl.reports.runs import load_runs
 from vfl.reports.tables import tables
 from vfl.runs.run import run_experiment
@@ -189,6 +190,8 @@ def test_a_quantile_is_told_by_its_loss_and_coverage_in_the_labels_unit():
     assert "quantile is " in worse_than_constant(summary | {"constant": {"pinball_loss": 0.1}})
     assert headline(summary).endswith("coverage 0.5000")
     assert restored_task(task_state(task)) == task
+    assert label_of(task) == {"mean": task.mean, "std": task.std, "quantile": 0.9}
+    assert loss_of_boosting(task) == {"loss": "quantile", "quantile": 0.9}
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
     train, test = (np.concatenate([samples.features.numpy(), own], axis=1) for samples, own in sides)
     numbers = part.train.features.shape[1]
     few = [numbers + place for place in range(codes[0].shape[1]) if codes[0][:, place].max() < MOST_CATEGORIES]
-    own = {} if isinstance(task, Classification) else _loss_of_boosting(task)
+    own = {} if isinstance(task, Classification) else loss_of_boosting(task)
     kind: Any = HistGradientBoostingClassifier if isinstance(task, Classification) else HistGradientBoostingRegressor
     model = kind(random_state=seed, categorical_features=few or None, **own)
     model.fit(train, split.labels.train.values.numpy())
@@ -276,7 +276,7 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
     return torch.from_numpy(model.predict(test))[:, None]
 
 
-def _loss_of_boosting(task: Regression) -> dict[str, Any]:
+def loss_of_boosting(task: Regression) -> dict[str, Any]:
     """Return the arguments by which scikit-learn's boosting trains for the same; it has no Huber loss."""
     if task.by.kind == "pinball":
         return {"loss": "quantile", "quantile": task.by.quantile}

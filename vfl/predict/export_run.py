@@ -119,12 +119,18 @@ def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
         **trained.digests(),
         "classes": list(split.labels.classes),
         "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
-        "label": {"mean": task.mean, "std": task.std} if isinstance(task, Regression) else None,
+        "label": label_of(task) if isinstance(task, Regression) else None,
         "checked_samples": len(representation_BP),
         "embeddings_in_order": [party.name for party in parties],
         "blocks": _blocks(config, parties[0]),
         "models": models,
     }
+
+
+def label_of(task: Regression) -> dict[str, float]:
+    """Return what the head's output is of a label: its unit and, of a quantile, which one."""
+    quantile = {"quantile": task.by.quantile} if task.by.kind == "pinball" else {}
+    return {"mean": task.mean, "std": task.std} | quantile
 
 
 def _export_own(party: FeatureParty, source: Source, raw: Samples, folder: Path) -> dict[str, Any]:
