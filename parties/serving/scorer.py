@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,7 @@ class Scorer:
             key: {name: found[name].outcome(key) for name in self._names} for key in keys
         }
         self.counters.batches += 1
-        for each in outcomes.values():
-            self.counters.rows.update(each.items())
+        self.counters.rows.update(chain.from_iterable(map(dict.items, outcomes.values())))
         refusing = self.settings.when_absent == "refuse"
         scored = [
             key
@@ -270,12 +270,12 @@ class Scorer:
     def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
         """Ask a party for the embeddings that are not cached, if it can be asked."""
         found, served = _Found(keys), self._parties.get(name)
-        for key in dict.fromkeys(keys.values()):
-            if (kept := self._kept(name, key)) is None:
-                found.asked.append(key)
-                continue
-            found.of[key] = "cached"
-            found.rows[key], found.foreign[key] = kept
+        found.asked = [*dict.fromkeys(keys.values())]
+        if self.settings.cache_s:
+            kept = {key: row for key in found.asked if (row := self._kept(name, key)) is not None}
+            found.asked = [key for key in found.asked if key not in kept]
+            for key, (row_D, foreign) in kept.items():
+                found.of[key], found.rows[key], found.foreign[key] = "cached", row_D, foreign
         if not found.asked:
             found.looked = True
         elif served is not None:
@@ -332,8 +332,6 @@ class Scorer:
         return dict(zip(present, zip(embedding_nD.unbind(), names, strict=True), strict=True))
 
     def _kept(self, name: str, key: bytes) -> "_Row | None":
-        if not self.settings.cache_s:
-            return None
         until_s, row = self._cache.get((name, key), (0.0, None))
         return row if time.monotonic() < until_s else None
 

@@ -2,7 +2,7 @@
 
 Kernels order their sums by the number of rows and by how a row lies in memory: on some processors a row's last bits
 depend on its place in a batch, also in one of fixed size. `RowByRow` computes many rows at once where they have the
-bits of each alone: its linear layers multiply each row as a matrix of its own. In which layers this has these bits, and
+bits of each alone: its linear layers multiply each row as a matrix or a vector of its own. What has these bits, and
 whether the whole model has in a batch of some size, is tried with probes; what differs is computed row by row.
 """
 
@@ -18,6 +18,8 @@ LIGHT_MACS = 10_000_000
 ROW_MACS = 50_000
 """Multiply-accumulates in the time that a row's calls take, however small its model."""
 
+ALIGNED = 16
+"""Values of float32 in the 64 bytes at whose multiples memory begins."""
 SIZES = 64, 32, 16, 8, 4, 2
 """Rows that are computed at once."""
 MOST_WEIGHTS = 1 << 20
@@ -51,7 +53,7 @@ class RowByRow:
         probes: Callable[[int], Sequence[Tensor]],
     ) -> None:
         self._compute: Callable[[Sequence[Tensor]], Tensor] = lambda inputs: forward(model, *inputs)
-        self._model, self._probes = model, probes
+        self._model, self._forward, self._probes = model, forward, probes
         self._same: dict[int, bool] = {}
         """True for a number of rows that at once have the bits of each alone."""
 
@@ -71,7 +73,7 @@ class RowByRow:
             return False
         if size not in self._same:
             if not self._same:
-                _split_rows(self._model)
+                _split_rows(self._model, self._forward)
             probes = self._probes(size)
             self._same[size] = torch.equal(self._compute(probes), each_alone(self._compute, probes))
         return self._same[size]
@@ -89,6 +91,20 @@ class _RowMatrices(nn.Linear):
         return torch.baddbmm(self.bias.expand(len(input), 1, -1), input.unsqueeze(1), weight_BIO).squeeze(1)
 
 
+class _RowVectors(nn.Linear):
+    """A linear layer that multiplies its weights by several rows [B, I] one after another, each a vector."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if len(input) == 1 or input.dim() != 2:
+            return super().forward(input)
+        width, weight_OI, bias_O = input.shape[1], self.weight, cast(Tensor | None, self.bias)
+        # Each begins as memory does that is a row's own.
+        rows_BI = input.new_empty(len(input), -(-width // ALIGNED) * ALIGNED)[:, :width].copy_(input)
+        if bias_O is None:
+            return torch.stack([torch.mv(weight_OI, row_I) for row_I in rows_BI.unbind()])
+        return torch.stack([torch.addmv(bias_O, weight_OI, row_I) for row_I in rows_BI.unbind()])
+
+
 class _EachRow(nn.Linear):
     """A linear layer that multiplies several rows [B, I] one after another."""
 
@@ -98,14 +114,14 @@ class _EachRow(nn.Linear):
         return each_alone(lambda row: F.linear(row[0], self.weight, self.bias), [input])
 
 
-def _split_rows(model: nn.Module) -> None:
+def _split_rows(model: nn.Module, forward: Callable[..., Tensor]) -> None:
     """Let a model's linear layers compute rows as if each were alone, the quickest way that has these bits."""
     draw = torch.Generator().manual_seed(0)
     for layer in model.modules():
         if type(layer) is nn.Linear and layer.weight.numel() <= MOST_WEIGHTS:
             probe_BI = torch.randn(SIZES[0], layer.weight.shape[1], generator=draw).to(layer.weight)
             layer.__class__ = _EachRow
-            alone_BO = layer(probe_BI)
-            layer.__class__ = _RowMatrices
-            if not torch.equal(layer(probe_BI), alone_BO):
-                layer.__class__ = _EachRow
+            alone_BO = forward(layer, probe_BI)
+            for layer.__class__ in (_RowMatrices, _RowVectors, _EachRow):
+                if torch.equal(forward(layer, probe_BI), alone_BO):
+                    break

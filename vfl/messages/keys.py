@@ -12,9 +12,9 @@ A key is the JSON array of its cells, or 32 bytes of HMAC-SHA256 of that under a
 
 import hashlib
 import hmac
-import json
 import struct
 from collections.abc import Sequence
+from json.encoder import encode_basestring
 from typing import Literal
 
 import numpy as np
@@ -48,7 +48,7 @@ def declines(found: Message) -> bool:
 def key_bytes(cells: Sequence[str], secret: bytes | None) -> bytes:
     """Return a key as it travels. Raises ValueError for one that is too long, or no Unicode."""
     try:
-        text = json.dumps(list(cells), ensure_ascii=False, separators=(",", ":")).encode()
+        text = f"[{','.join(map(encode_basestring, cells))}]".encode()
     except UnicodeEncodeError:
         raise ValueError("a key is no text") from None
     if len(text) > LONGEST_KEY:
@@ -60,8 +60,8 @@ def keys_part(keys: Sequence[bytes]) -> Part:
     """Return the part that holds keys, empty for none."""
     if not keys:
         return Part(PartKind.KEYS, b"")
-    packed = (each for key in keys for each in (_LENGTH.pack(len(key)), key))
-    return Part(PartKind.KEYS, b"".join((_COUNT.pack(len(keys)), *packed)))
+    packed = [_LENGTH.pack(len(key)) + key for key in keys]
+    return Part(PartKind.KEYS, _COUNT.pack(len(keys)) + b"".join(packed))
 
 
 def keys_told(payload: Buffer) -> int:
