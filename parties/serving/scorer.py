@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from vfl.core.joint_model import MOST_TESTED
 from vfl.core.link import read
 from vfl.core.row_by_row import is_light
 from vfl.messages.keys import declines, key_bytes, keys_part, read_keys, read_presence
-from vfl.messages.messages import Kind, Message, MessageError, PartKind
+from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
@@ -311,25 +312,23 @@ class Scorer:
         """
         if declines(reply):
             return None
-        there = read_presence(reply.only(PartKind.PRESENCE), len(keys))
+        _, presence, frame, payload = (part.payload for part in reply.parts)  # one of each, as was checked
+        there = read_presence(presence, len(keys))
         present = [key for key, here in zip(keys, there, strict=True) if here]
         if not present:
             return {}
         (receiver,) = (party.receiver for party in self.version.joint.roster if party.name == name)
         shape = len(present), receiver.width
-        embedding_nD = decode_finite(
-            reply.only(PartKind.EMBEDDING), shape, self.config.wire.values, receiver.what
-        ).clone()
-        if embedding_nD.abs().max() > MOST_TESTED:
+        embedding_nD = decode_finite(frame, shape, self.config.wire.values, receiver.what)
+        if np.abs(embedding_nD.numpy()).max() > MOST_TESTED:
             raise Diverged(f"{receiver.what} has values beyond {MOST_TESTED:g}")
         others = len(self.version.foreign) if name == self.version.leader else 0
-        payload = reply.only(PartKind.KEYS)
         foreign = read_keys(payload) if len(payload) else []
         if len(foreign) != others * len(present):
             raise MessageError(f"{len(foreign)} keys of other owners came for {len(present)} rows and {others} owners")
         by_row = zip(*(foreign[place * len(present) :][: len(present)] for place in range(others)), strict=True)
         names = list(by_row) if others else [()] * len(present)
-        return dict(zip(present, zip(embedding_nD.unbind(), names, strict=True), strict=True))
+        return dict(zip(present, zip(embedding_nD.clone().unbind(), names, strict=True), strict=True))
 
     def _kept(self, name: str, key: bytes) -> "_Row | None":
         until_s, row = self._cache.get((name, key), (0.0, None))
