@@ -143,10 +143,11 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the index and the tables."""
-    stale = [path for path, text in written().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    files = written(read_evidence())
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if not arguments.check:
-            write_atomically(path, written()[path])
+            write_atomically(path, files[path])
         console.print(f"{'differs from the rows' if arguments.check else 'written'}: {path.relative_to(ROOT)}")
     return BAD_INPUT if arguments.check and stale else DONE
 
@@ -163,9 +164,8 @@ def read_evidence() -> Evidence:
     return everything
 
 
-def written() -> dict[Path, str]:
+def written(evidence: Evidence) -> dict[Path, str]:
     """Return the index, and every page with its tables, as they follow from the rows."""
-    evidence = read_evidence()
     effects = effects_of(evidence)
     verdicts = {name: verdict(evidence, effects, name) for name in evidence.claims}
     commands = [

@@ -25,7 +25,7 @@ from vfl.config.files import read_yaml
 
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)
-WRITTEN = written()
+WRITTEN = written(EVIDENCE)
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)? ± \d+(?:\.\d+)?")
 PAGES = (ROOT / "README.md", ROOT / "docs" / "guide.md")
 README = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
