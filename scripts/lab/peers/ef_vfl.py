@@ -33,10 +33,12 @@ PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", 
 SEEDS, EPOCHS, ROWS, WIDTH = range(5), 100, 60_000, 16
 COMPRESSORS = [("topk", share) for share in (0.1, 0.01, 0.001)] + [("qsgd", bits) for bits in (4, 2, 1)]
 OURS: dict[str, dict[str, Any]] = {
-    "float32": {},
-    "4 bits coded, error feedback": {"bits": 4, "coding": "entropy"},
-    "2 bits coded, error feedback": {"bits": 2, "coding": "entropy"},
+    "float32": {"error_feedback": False},
+    "4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}},
+    "2 bits coded, error feedback": {"wire": {"bits": 2, "coding": "entropy"}},
+    "top-k 0.01, 4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}, "beta": 0.99},
 }
+"""Forms of the embeddings, by name; those without a word about it have error feedback."""
 
 
 def main() -> None:
@@ -57,7 +59,7 @@ def main() -> None:
         # Their folder models is no package, so ours of this name would be taken in its place.
         sys.path[:] = [str(given.code), *(each for each in sys.path if Path(each).resolve() != ROOT)]
     else:
-        methods = {f"ours, {name}": wire for name, wire in OURS.items()}
+        methods = {f"ours, {name}": form for name, form in OURS.items()}
     methods = {name: each for name, each in methods.items() if name in (given.methods or methods)}
     warnings.simplefilter("ignore")
     train, test = read_mnist(given.mnist, "train"), read_mnist(given.mnist, "t10k")
@@ -108,7 +110,7 @@ class MeanHead(nn.Module):
         return self.classes(embeddings.unflatten(1, (-1, self.width)).mean(1))
 
 
-def ours(train: Any, test: Any, seed: int, wire: Any) -> dict[str, Any]:
+def ours(train: Any, test: Any, seed: int, form: Any) -> dict[str, Any]:
     """Return accuracy and uplink bytes of the same models in the framework, fused by the mean in an own head."""
     torch.manual_seed(seed)
     images, labels = torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]])
@@ -126,8 +128,9 @@ def ours(train: Any, test: Any, seed: int, wire: Any) -> dict[str, Any]:
         "training.optimizer": {"learning_rate": 4.0, "momentum": 0.0, "weight_decay": 0.0},
         "evaluation.every": EPOCHS,
         "checkpoint.every": EPOCHS,
-        "lightweighting.error_feedback": bool(wire),
-        "wire": wire,
+        "lightweighting.error_feedback": form.get("error_feedback", True),
+        "lightweighting.beta": form.get("beta", 0.0),
+        "wire": form.get("wire", {}),
     }
     run = vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=range(ROWS, len(labels)), settings=settings)
     sent = run.summary["uplink_bytes"]
