@@ -22,8 +22,9 @@ from vfl.compression.quantise import (
 from vfl.compression.sparsify import ErrorFeedback, sparsify
 from vfl.config.components import COMPRESSORS
 from vfl.config.wire import Bits, WireConfig
-from vfl.core.compressors import Dithered, magnitude
+from vfl.core.compressors import Dithered, Floats, Selecting, magnitude
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
+from vfl.messages.messages import Buffer
 
 HEADER = 17
 WIDTHS: tuple[Bits, ...] = (8, 4, 2)
@@ -188,6 +189,20 @@ def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: s
         assert torch.equal(known_BD.view(torch.int32), receiver.receive(frame, rows).view(torch.int32))
     with pytest.raises(ValueError, match="not finite"):
         sender.send(zeros_BD / 0, rows, 0.0)
+
+
+class Clipping(Selecting):
+    def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        return super().decompress(frame, shape).clamp(-1, 1)
+
+
+def test_what_a_compressor_of_ones_own_decodes_is_what_its_sender_knows():
+    receiver, embedding_BD = (
+        EmbeddingReceiver("party_1", 2, Clipping(sparsify, Floats("float32"))),
+        torch.full((3, 2), 3.0),
+    )
+    assert EmbeddingSender(receiver).send(embedding_BD, torch.arange(3), 0.0)[1].max() == 1
+    assert EmbeddingSender(receiver).as_received(embedding_BD, 0.0).max() == 1
 
 
 @pytest.mark.parametrize("wire", [WireConfig(), WireConfig(bits=4, rounding="nearest")])

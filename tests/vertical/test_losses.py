@@ -18,7 +18,7 @@ from vfl.base.metrics import headline, worse_than_constant
 from vfl.comparison.compare import loss_of_boosting, predicted_alone
 from vfl.config import ConfigError, parse_config
 from vfl.core.losses import AmountLoss
-from vfl.core.tasks import Regression, Task, restored_task, task_of, task_state
+from vfl.core.tasks import Regression, Task, restored_task, task_of, task_state, with_scale
 from vfl.data.source import open_source, split_samples
 from vfl.data.tables.source import Tables
 from vfl.predict.export_run import label_of
@@ -273,7 +273,7 @@ def test_named_defaults_gamma_0_and_one_own_function_have_the_same_bits():
 def test_a_named_loss_goes_with_weights_but_with_no_other_loss():
     assert digest(Y, "focal", sample_weight=np.ones(40)) == digest(Y, "focal")
     assert digest(AMOUNT, "absolute", sample_weight=1.0 + Y) != digest(AMOUNT, "absolute")
-    with pytest.raises(ConfigError, match=r"training\.loss: names a loss, and Python gives one of its own"):
+    with pytest.raises(ConfigError, match=r"settings: training\.loss names a loss, and so does loss="):
         digest(Y, F.cross_entropy, settings={"training.loss.kind": "focal"})
     with pytest.raises(ConfigError, match="loss: expected a function, a name or its settings, got int"):
         digest(Y, 3)
@@ -351,3 +351,19 @@ def test_estimators_take_a_loss_by_name_also_where_they_begin_with_another():
     upper = vfl.VerticalRegressor(loss=pinball, **quick).fit({"a": X}, AMOUNT, start_from=plain)
     assert upper.run_.summary["metric"] == "pinball_loss"
     assert upper.predict({"a": X}).mean() > plain.predict({"a": X}).mean()
+
+
+def test_hubers_delta_counts_deviations_of_the_labels_at_hand_after_a_warm_start():
+    kept = task_state(of_amounts(AMOUNTS["huber"], torch.tensor([0.0, 1.0, 2.0])))
+    values = torch.tensor([0.0, 100.0, 1000.0, 300.0])
+    fresh, warm = of_amounts(AMOUNTS["huber"], values), with_scale(of_amounts(AMOUNTS["huber"], values), kept)
+    told = torch.tensor([[50.0], [120.0], [10.0], [290.0]]).double()
+    assert warm.metrics(told, values) == pytest.approx(fresh.metrics(told, values))
+    assert float(warm.best_constant(values)) == pytest.approx(float(fresh.best_constant(values)))
+
+
+@pytest.mark.parametrize("settings", [{"training.loss.kind": "cross_entropy"}, {"training.loss": {"kind": "focal"}}])
+def test_a_loss_is_named_once(settings: dict[str, Any]):
+    estimator = vfl.VerticalClassifier(loss="focal", settings=settings, rounds=1)
+    with pytest.raises(ConfigError, match=r"settings: training\.loss names a loss, and so does loss=; leave one"):
+        estimator.fit({"a": np.ones((9, 1)), "b": np.ones((9, 1))}, np.arange(9) % 2)

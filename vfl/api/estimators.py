@@ -186,7 +186,7 @@ class _Vertical(BaseEstimator):
 
     def _chosen(self, start_from: Self | None) -> dict[str, Any]:
         """Return the settings of a named loss, and of a training that begins with a fitted estimator's models."""
-        named = named_loss(self.loss)
+        named = named_loss(self.loss, self.settings)
         if start_from is None:
             return named
         if type(start_from) is not type(self):

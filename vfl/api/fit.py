@@ -139,7 +139,7 @@ def fit(
     own = _rows_by_party(parties, y)
     models = {party.name: copy.deepcopy(party.model) for party in parties}
     labels_N, classes = _labels(y)
-    config = _experiment(own, models, classes, {**named_loss(loss), **(settings or {})})
+    config = _experiment(own, models, classes, {**named_loss(loss, settings), **(settings or {})})
     own_loss = loss if callable(loss) else None
     if own_loss is not None and sample_weight is not None:
         raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")

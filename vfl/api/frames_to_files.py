@@ -216,8 +216,13 @@ def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[n
     return weights
 
 
-def named_loss(loss: object) -> dict[str, Any]:
-    """Return the settings of a loss that is named, as "focal" or {"kind": "huber", "delta": 2}; none of a function."""
+def named_loss(loss: object, settings: Mapping[str, object] | None) -> dict[str, Any]:
+    """Return the settings of a loss that is named, as "focal" or {"kind": "huber", "delta": 2}; none of a function.
+
+    Raises ConfigError if ``settings`` name one as well.
+    """
+    if loss is not None and any(name.startswith("training.loss") for name in settings or {}):
+        raise ConfigError("settings: training.loss names a loss, and so does loss=; leave one of them out")
     if loss is None or callable(loss):
         return {}
     if isinstance(loss, str):

@@ -335,7 +335,12 @@ def mean_and_std(labels_N: Tensor, weights_N: Tensor | None) -> tuple[float, flo
 
 def with_scale(task: Task, kept: State) -> Task:
     """Return a task whose outputs mean what those of another run do, given its ``task_state``."""
-    return replace(task, mean=kept["mean"], std=kept["std"]) if isinstance(task, Regression) else task
+    if not isinstance(task, Regression):
+        return task
+    by = task.by
+    if by.kind == "huber":  # stays in standard deviations of these labels
+        by = replace(by, delta=by.delta * task.std / kept["std"])
+    return replace(task, mean=kept["mean"], std=kept["std"], by=by)
 
 
 def task_of(

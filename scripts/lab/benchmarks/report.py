@@ -32,7 +32,7 @@ def describe_machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "avx512_bf16": "avx512_bf16" in flags,
         "amx_bf16": "amx_bf16" in flags,
-        "system": platform.platform(),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -27,8 +27,8 @@ from vfl.data.tables.preparation import TablePreparation
 
 ROWS = 100_000
 COLUMNS = {"guest": 30, "host": 300}
-BATCH_SIZES = (4096, 1024, 256)
-"""Batch sizes; a ratio is required only for the first, as an exchange's fixed cost does not shrink with the batch."""
+LEAST = {4096: 1.1, 1024: 0.9, 256: 0.8}
+"""Smallest ratio to the bare loop, by batch size; an exchange's fixed cost does not shrink with the batch."""
 FATE_S = 2.4
 """FATE 2's published seconds per epoch."""
 FILE_ROWS, FILE_COLUMNS = 1_000_000, 100
@@ -38,7 +38,7 @@ BLOCK = 10_000
 
 def benchmark_tables(options: Options) -> list[Result]:
     """Measure seconds per epoch, and the memory for reading and preparing a large file."""
-    return [*(_epoch(options, size) for size in BATCH_SIZES), _memory()]
+    return [*(_epoch(options, size) for size in LEAST), _memory()]
 
 
 def draw() -> Drawn:
@@ -81,7 +81,7 @@ def _epoch(options: Options, batch_size: int) -> Result:
         "lvfl": lambda: split.server.train_round(next(rounds)),
     }
     raw = interleave(sides, options.pairs, 1)
-    required = required_ratio(raw, ("bare", "lvfl"), ">=", 0.9) if batch_size == BATCH_SIZES[0] else None
+    required = required_ratio(raw, ("bare", "lvfl"), ">=", LEAST[batch_size])
     return Result(
         f"an epoch of {ROWS:,} rows, {' + '.join(map(str, COLUMNS.values()))} numbers, perceptrons of 128 and 64",
         f"labels at the server, Adam, batches of {batch_size}",
@@ -104,7 +104,7 @@ def _memory() -> Result:
         ("peak", "prepared rows"),
         unit="bytes",
         details={"bytes_per_row": used / FILE_ROWS, "seconds": measured["seconds"]},
-        requirement=Requirement(used / FILE_ROWS, "<=", 24 * FILE_COLUMNS, " bytes per row"),
+        requirement=Requirement(used / FILE_ROWS, "<=", 12 * FILE_COLUMNS, " bytes per row"),
     )
 
 
