@@ -5,7 +5,6 @@
 
 import asyncio
 import re
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import h11
@@ -13,6 +12,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_LIMIT_S = 10.0
 """Longest time of TLS's handshakes, of a request's head, and of its body."""
+FAILED = "failed"
+"""Name of what was raised for a request, in its state."""
+_ENDED = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _HEAD = re.compile(rb"POST /v1/predict HTTP/1\.1\r\n((?:[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?\r\n)+)\r\n")
 _MISLEADING = {b"transfer-encoding", b"expect", b"upgrade"}
 """Names of fields that say how to read on, or ask for more than an answer."""
@@ -102,16 +104,25 @@ class ClientConnection(H11Protocol):
 
     async def _score(self, data: bytes, request: PlainRequest) -> None:
         app: Any = self.config.app  # of `make_app`
-        answer: bytes | None = None
-        with suppress(Exception):  # the framework asks again, and says what fails
+        answer, failed = None, dict[str, Exception]()
+        try:
             answer = await app.state.quick.answer(*request)
-        if self.flow.write_paused:
-            await self.flow.drain()
-        self._scoring = False
+            if self.flow.write_paused:
+                await self.flow.drain()
+        except Exception as error:
+            failed[FAILED] = error  # which the framework tells
+        except BaseException:  # the service has ended
+            self.transport.write(_ENDED)
+            self.transport.close()
+            raise
+        finally:
+            self._scoring = False
         if self.transport.is_closing():
             return
         if answer is None:
+            self.app_state |= failed  # of which a request takes a copy
             self._pass_on(data)
+            self.app_state.pop(FAILED, None)
         else:
             headers = [*self.server_state.default_headers, *headers_of(answer)]
             head = b"".join(b"%b: %b\r\n" % each for each in headers)

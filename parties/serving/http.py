@@ -27,7 +27,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from vfl.base.errors import plain
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.serving.client_connection import REQUEST_LIMIT_S, ClientConnection, PunctualLoop, headers_of
+from vfl.parties.serving.client_connection import (
+    FAILED,
+    REQUEST_LIMIT_S,
+    ClientConnection,
+    PunctualLoop,
+    headers_of,
+)
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
 from vfl.parties.serving.request_queue import Key, QueueFull
 from vfl.parties.serving.score_answers import (
@@ -110,9 +116,11 @@ def make_app(scorer: Scorer) -> FastAPI:
         return answer
 
     @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
-    async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+    async def predict(asked: PredictRequest, request: Request) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
         keys = keys_of(asked.keys, scorer.version.columns, settings.batch)
         try:
+            if (failed := getattr(request.state, FAILED, None)) is not None:
+                raise failed  # owners are not asked twice
             return Response(await score(keys), media_type="application/json")
         except QueueFull as full:
             raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
@@ -312,13 +320,13 @@ class _Quick:
         self.authorization = None if token is None else b"Bearer " + token
 
     async def answer(self, scope: Scope, body: bytes) -> bytes | None:
-        """Return the body of the answer; None where the framework must read the request."""
+        """Return the body of the answer; None where the framework must read the request.
+
+        Raises what the scorer raises, which the framework then tells.
+        """
         if not (keys := self._keys(scope, body)):
             return None
-        try:
-            answer = await self.score(keys)
-        except QueueFull:
-            return None
+        answer = await self.score(keys)
         self.count()
         return answer
 
@@ -375,7 +383,7 @@ class _Bounded:
         except TimeoutError:
             await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
             return
-        if (answer := await self.at_once(scope, bytes(body))) is not None:
+        if (answer := await self._answer(scope, bytes(body))) is not None:
             await send({"type": "http.response.start", "status": 200, "headers": headers_of(answer)})
             await send({"type": "http.response.body", "body": answer})
             return
@@ -389,6 +397,17 @@ class _Bounded:
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
         await self.app(scope, whole, send)
+
+    async def _answer(self, scope: Scope, body: bytes) -> bytes | None:
+        """Return the quick way's answer; an error, also one that the connection met, is left to the framework."""
+        state = scope.setdefault("state", {})
+        if FAILED in state:
+            return None
+        try:
+            return await self.at_once(scope, body)
+        except Exception as error:
+            state[FAILED] = error
+            return None
 
     async def _refuse(self, send: Send, status: int, detail: str) -> None:
         content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail}).encode()

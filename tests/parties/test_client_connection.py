@@ -23,7 +23,13 @@ PLAIN = [HOST, b"Content-Type: application/json", LENGTH]
 START = b"POST /v1/predict HTTP/1.1"
 
 
+submitted: list[list[tuple[str, ...]]] = []
+
+
 async def submit(keys: list[tuple[str, ...]]) -> Scored:
+    submitted.append(keys)
+    if ("hangs",) in keys:
+        await asyncio.Event().wait()
     if ("full",) in keys:
         raise QueueFull("9 keys wait, serving.queue is 9")
     if ("fails",) in keys:
@@ -143,6 +149,34 @@ def test_a_request_that_comes_whole_is_answered_as_one_in_pieces(more, quick):
 )
 def test_another_beginning_or_end_is_read_as_h11_reads_it(asked: bytes):
     assert exchanged(asked)[:2] == exchanged(asked[:9], asked[9:])[:2]
+
+
+@pytest.mark.parametrize(("key", "status"), [(b"1", b" 200 "), (b"full", b" 429 "), (b"fails", b" 500 ")])
+def test_owners_are_asked_once_whatever_comes_of_it(key: bytes, status: bytes):
+    body = b'{"keys": ["%b"]}' % key
+    asked = request_of([HOST, PLAIN[1], b"Content-Length: %d" % len(body)], body)
+    for pieces in ((asked,), (asked[:9], asked[9:])):
+        submitted.clear()
+        assert status in exchanged(*pieces)[0].partition(b"\r\n")[0]
+        assert len(submitted) == 1
+
+
+def test_a_request_that_is_cancelled_at_the_end_is_told_so_and_its_connection_closed():
+    async def end() -> Client:
+        connection, client = await connected()
+        body = b'{"keys": ["hangs"]}'
+        connection.data_received(request_of([HOST, PLAIN[1], b"Content-Length: %d" % len(body)], body))
+        await settle()
+        connection.shutdown()
+        assert not client.closed
+        for task in connection.tasks:  # as uvicorn does once it has waited long enough
+            task.cancel()
+        await settle()
+        return client
+
+    client = asyncio.run(end())
+    assert client.closed
+    assert client.came.startswith(b"HTTP/1.1 500 ")
 
 
 fields = st.sampled_from(
