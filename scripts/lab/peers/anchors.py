@@ -142,7 +142,9 @@ def of_fedavg(folder: Path) -> Anchor:
             speed = {side: median(float(row["rounds_per_s"]) for row in found[side]) for side in ("theirs", "ours")}
             score = {side: 100 * mean(float(row["accuracy"]) for row in found[side]) for side in ("theirs", "ours")}
             cells = [f"{speed[side]:.1f} ({score[side]:.1f} %)" for side in ("theirs", "ours")]
-            ratio = speed["ours"] / speed["theirs"]
+            told = {(row["side"], row["pair"]): float(row["rounds_per_s"]) for side in found.values() for row in side}
+            pairs = {pair for _, pair in told if {("ours", pair), ("theirs", pair)} <= told.keys()}
+            ratio = median(told["ours", pair] / told["theirs", pair] for pair in pairs)
             anchor.rows.append((f"{kind}, {name}", NONE, *cells, f"{ratio:.2f}"))
             (ahead if ratio >= 1 else behind).append(f"{name} ({kind}, ratio {ratio:.2g})")
     if behind:

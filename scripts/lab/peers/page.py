@@ -48,12 +48,13 @@ is above -1 point, worse: its upper end is below.{missing}
 ## Repeat it
 
 Each package has an environment of its own: {works}. No peer's code is in this repository. Rows: this folder and
-[development.jsonl](../tables/development.jsonl). Refused, in their words:
+[development.jsonl](../tables/development.jsonl). Refused at installation, in their words:
 
 {refused}
 
 ```
 python -m scripts.lab.peers.NAME --help     # installs split_learning fedavg psi ef_vfl breast_cancer vertibench realmlp
+python -m scripts.lab.peers.psi OUT.csv --keys 20000 --sides ECDH     # the others: --keys 200000
 python -m scripts.lab.one_exchange --help
 python -m scripts.lab.peers.page
 ```
