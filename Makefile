@@ -13,7 +13,7 @@ setup:  ## make .venv with everything that tests and checks need
 test:  ## run the tests that the README's command runs
 	$(PYTHON) -m pytest -n 2 --dist loadfile
 
-unit:  ## run the tests of one part, in a minute
+unit:  ## run the tests of one part, in a minute and a half
 	$(PYTHON) -m pytest -m unit -n 2 --dist loadfile
 
 release:  ## run the long tests as well that CI runs
