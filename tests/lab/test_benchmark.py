@@ -33,7 +33,7 @@ def small(monkeypatch):
     monkeypatch.setattr("scripts.lab.benchmarks.vertical.LABELS", {"labels server": "server"})
     monkeypatch.setattr("scripts.lab.benchmarks.vertical.BETAS", (0.9,))
     monkeypatch.setattr("scripts.lab.benchmarks.memory.PAIRS", 1)
-    for name, value in (("ROWS", 64), ("BATCH_SIZES", (32,)), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
+    for name, value in (("ROWS", 64), ("LEAST", {32: 1.0}), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
         monkeypatch.setattr(f"scripts.lab.benchmarks.tables.{name}", value)
     monkeypatch.setattr("scripts.lab.benchmarks.pruning.ROUND_TO", (None, 8))
     monkeypatch.setattr("scripts.lab.benchmarks.layers.ALPHAS", (0.6,))
