@@ -90,9 +90,6 @@ _STORAGE: dict[ValueType, _Storage] = {
 }
 
 
-_BITS_OF = {2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
-
-
 def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False) -> bytes:
     """Encode in the smallest format, with ``coded`` also the coded one; never more bytes than `dense_frame_size`.
 
@@ -293,15 +290,15 @@ def _to_patterns(tensor: Tensor, values: ValueType) -> _Patterns:
         return tensor.to(torch.int8).flatten().view(torch.uint8).numpy() & (2**width - 1)
     converted = tensor.to(_STORAGE[values].numbers)
     patterns = converted.view(_STORAGE[values].bits).numpy().reshape(-1)
-    infinite = _count_infinite(patterns, converted.dtype) if converted.dtype != tensor.dtype else 0
+    infinite = _count_infinite(patterns, values) if converted.dtype != tensor.dtype else 0
     if infinite and infinite > int(tensor.isinf().sum()):
         raise ValueError(f"a finite value overflows {values}: send bfloat16 or float32, or scale the tensor")
     return patterns.astype(_STORAGE[values].frame_bits, copy=False)
 
 
-def _count_infinite(patterns: _Patterns, dtype: torch.dtype) -> int:
+def _count_infinite(patterns: _Patterns, values: ValueType) -> int:
     """Return the number of infinities, by their bits: a fifth of the time that converting them takes."""
-    infinity = torch.tensor(math.inf, dtype=dtype).view(_BITS_OF[dtype.itemsize]).numpy()
+    infinity = torch.tensor(math.inf, dtype=_STORAGE[values].numbers).view(_STORAGE[values].bits).numpy()
     return int(np.count_nonzero(patterns << 1 == infinity << 1))  # without the sign
 
 

@@ -52,7 +52,6 @@ class RowByRow:
         forward: Callable[..., Tensor],
         probes: Callable[[int], Sequence[Tensor]],
     ) -> None:
-        self._compute: Callable[[Sequence[Tensor]], Tensor] = lambda inputs: forward(model, *inputs)
         self._model, self._forward, self._probes = model, forward, probes
         self._same: dict[int, bool] = {}
         """True for a number of rows that at once have the bits of each alone."""
@@ -67,6 +66,9 @@ class RowByRow:
             results.append(self._compute([tensor[start : start + size].clone() for tensor in inputs]))
             start += size
         return torch.cat(results) if len(results) > 1 else results[0]
+
+    def _compute(self, inputs: Sequence[Tensor]) -> Tensor:
+        return self._forward(self._model, *inputs)
 
     def _is_same(self, size: int, rows: int) -> bool:
         if size > rows:

@@ -4,7 +4,7 @@ One party, labels at the server, 64 x 4096 values of 16 bits each way, one threa
 """
 
 from scripts.lab.benchmarks.light_model import LIGHT, LIGHT_WIDTH
-from scripts.lab.benchmarks.paired import Options, Result, interleave, required_ratio
+from scripts.lab.benchmarks.paired import Options, Raw, Result, interleave, required_ratio
 from scripts.lab.benchmarks.vertical import WARM_UP, Bare, Lightweight, draw
 from scripts.lab.benchmarks.workbench import Federation
 from vfl.config import ExperimentConfig, parse_config
@@ -15,15 +15,8 @@ MOST = {"one process": 1.4, "processes": 1.9}
 
 
 def benchmark_light(options: Options) -> list[Result]:
-    """Measure a step of the bare loop, of one process, and of two processes over mutual TLS, in turn."""
-    config = make_config(options)
-    drawn = draw(config)
-    bare, one = Bare(config, drawn), Lightweight(config, drawn)
-    with Federation(config) as two:
-        one.next_round()
-        two.next_round()
-        sides = {"bare": bare.step, "one process": one.exchange, "processes": two.exchange}
-        raw = interleave(sides, options.pairs, WARM_UP)
+    """Measure an exchange of the light case."""
+    raw = in_turn(make_config(options), options.pairs, WARM_UP)
     return [
         Result(
             f"one exchange of {BATCH_SIZE} x {LIGHT_WIDTH} values of 16 bits under a model of 0.8 M MACs, one thread",
@@ -34,6 +27,17 @@ def benchmark_light(options: Options) -> list[Result]:
         )
         for side, most in MOST.items()
     ]
+
+
+def in_turn(config: ExperimentConfig, pairs: int, warm_up: int) -> Raw:
+    """Measure a step of the bare loop, of one process, and of two processes over mutual TLS, in turn."""
+    drawn = draw(config)
+    bare, one = Bare(config, drawn), Lightweight(config, drawn)
+    with Federation(config) as two:
+        one.next_round()
+        two.next_round()
+        sides = {"bare": bare.step, "one process": one.exchange, "processes": two.exchange}
+        return interleave(sides, pairs, warm_up)
 
 
 def make_config(options: Options) -> ExperimentConfig:

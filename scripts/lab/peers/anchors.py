@@ -190,10 +190,7 @@ def of_matching(folder: Path) -> Anchor:
 def of_ef_vfl(folder: Path) -> Anchor:
     """Return EF-VFL's methods beside ours, a row for each compressor."""
     anchor = _anchor("ef_vfl")
-    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows_of(folder / "ef_vfl.csv"):
-        found[row["method"]].append((100 * float(row["accuracy"]), float(row["bytes"]) / 1e6))
-    scores = {name: (mean(a for a, _ in each), mean(b for _, b in each)) for name, each in found.items()}
+    found, scores = _scores(folder / "ef_vfl.csv", "method")
     own = {name: each for name, each in scores.items() if name.startswith("ours")}
     theirs = {name: each for name, each in scores.items() if name not in own}
     if not own or not theirs:
@@ -224,6 +221,14 @@ def of_ef_vfl(folder: Path) -> Anchor:
     return anchor
 
 
+def _scores(path: Path, column: str) -> tuple[dict[str, list[tuple[float, float]]], dict[str, tuple[float, float]]]:
+    """Return accuracies in percent and megabytes by what a column names: those of each run, and their means."""
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows_of(path):
+        found[row[column]].append((100 * float(row["accuracy"]), float(row["bytes"]) / 1e6))
+    return found, {name: (mean(a for a, _ in each), mean(b for _, b in each)) for name, each in found.items()}
+
+
 def _counts(found: Mapping[str, Sequence[object]], names: Mapping[str, object]) -> str:
     """Return how many seeds methods have: a number, or a span."""
     counts = sorted({len(found[name]) for name in names})
@@ -248,10 +253,7 @@ def of_breast_cancer(folder: Path) -> Anchor:
 def of_vertibench(folder: Path) -> Anchor:
     """Return ours on VertiBench's splits."""
     anchor = _anchor("vertibench")
-    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows_of(folder / "vertibench.csv"):
-        found[row["split"]].append((100 * float(row["accuracy"]), float(row["bytes"]) / 1e6))
-    splits = {name: (mean(a for a, _ in each), mean(b for _, b in each)) for name, each in found.items()}
+    found, splits = _scores(folder / "vertibench.csv", "split")
     boosting = splits.pop("boosting joined", (0.0, 0.0))[0]
     shown = f"{boosting:.1f} %" if boosting else NONE
     for split, (accuracy, megabytes) in splits.items():

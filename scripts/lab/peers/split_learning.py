@@ -96,9 +96,7 @@ def theirs(kind: str, side: str, exchanges: int) -> list[float]:
 
 def ours(kind: str, exchanges: int) -> dict[str, list[float]]:
     """Return the seconds of our exchanges, and of the bare loop, in turn."""
-    from scripts.lab.benchmarks.paired import interleave
-    from scripts.lab.benchmarks.vertical import Bare, Lightweight, draw
-    from scripts.lab.benchmarks.workbench import Federation
+    from scripts.lab.benchmarks.light import in_turn
     from vfl.config import parse_config
 
     config = parse_config(
@@ -119,13 +117,8 @@ def ours(kind: str, exchanges: int) -> dict[str, list[float]]:
             "wire": {"values": "float16"},
         }
     )
-    drawn = draw(config)
-    bare, one = Bare(config, drawn), Lightweight(config, drawn)
-    with Federation(config) as two:
-        one.next_round()
-        two.next_round()
-        sides = {"bare loop": bare.step, "ours, one process": one.exchange, "ours, processes": two.exchange}
-        return interleave(sides, exchanges + WARM_UP, 0)
+    names = {"bare": "bare loop", "one process": "ours, one process", "processes": "ours, processes"}
+    return {names[side]: seconds for side, seconds in in_turn(config, exchanges + WARM_UP, 0).items()}
 
 
 if __name__ == "__main__":
