@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import nn
 from two_tables import ROWS, sections_of, write_tables
 
 import vfl
+from vfl.base.metrics import format_metric
 from vfl.config import ConfigError, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.files import load_label_data, write_label_data
 from vfl.data.split import conceal_ids, split_data
+from vfl.predict.predict import predict_in_process
+from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(40, 4)).astype(np.float32)
@@ -67,6 +72,14 @@ def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path:
     without.train_round(0)
     assert server.summary()["model_digest"] != without.summary()["model_digest"]
     assert server.evaluate().keys() == without.evaluate().keys()
+
+
+def test_predictions_are_scored_with_the_weights_of_the_evaluation(tmp_path: Any):
+    config = parse_config(weighted_tables(tmp_path, [1 + row % 9 for row in range(ROWS)]))
+    run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    told = predict_in_process(tmp_path / "run", None, (), "refuse").scores
+    summary = Run(tmp_path / "run").summary
+    assert told == {"AUC": format_metric("auc", summary["test_metrics"]["auc"])}
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def scores_of(
     joint: JointModel, predictions_NC: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
     """Return the scores of predictions in the metric of the task."""
-    task = joint.task
-    value = format_metric(task.metric, task.metrics(predictions_NC, joint.samples.values)[task.metric])
+    task, samples = joint.task, joint.samples
+    value = format_metric(task.metric, task.metrics(predictions_NC, samples.values, samples.weights)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
     return {f"{title(task.metric)}{without}": value}
 
