@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from shorthand import release
@@ -226,6 +227,16 @@ WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
     "other labels": ({}, F, Y[:59], "59 values"),
     "no labels": ({}, F, None, "y: is missing"),
     "labels without a value": ({}, F, np.where(np.arange(60) < 3, np.nan, Y[:60]), "no value in 3 of 60 rows"),
+    "labels of pandas without a value": (
+        {},
+        F,
+        pd.array([True, None, *(Y[2:60] > 0).tolist()], "boolean"),
+        "no value in 1 of 60 rows",
+    ),
+    "text without a value": ({}, F, pd.array(["a", None, *"ab" * 29], "string"), "no value in 1 of 60 rows"),
+    "times without a value": ({}, F, np.array(["NaT", *["2020"] * 59], "M8[ns]"), "no value in 1 of 60 rows"),
+    "labels that are bytes": ({}, F, np.array([b"a", b"b"] * 30), "y: .*bytes"),
+    "labels of several types": ({}, F, np.array(["a", 1] * 30, object), "y: .*not supported"),
     "one class": ({}, F, np.zeros(60, int), "one class only"),
     "amounts": ({}, F, np.linspace(0, 1, 60), "continuous"),
     "no such key": ({"key": "customer"}, F, Y[:60], "customer"),
@@ -274,6 +285,9 @@ WRONG_OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
     "labels of two dimensions": ({"y": X}, "expected labels"),
     "one class": ({"y": np.zeros(N, int)}, "one class only"),
     "amounts that are none": ({"y": np.full(N, np.nan)}, "NaN"),
+    "text without a value": ({"y": ["a", None, *"b" * (N - 2)]}, f"no value in 1 of {N} rows"),
+    "labels of pandas without a value": ({"y": pd.array([True, None, *[False] * (N - 2)], "boolean")}, "no value in 1"),
+    "labels of several types": ({"y": np.array(["a", 1] * (N // 2), object)}, "y: labels of several types"),
     "head": ({"head": nn.Linear(5, 2)}, "head"),
     "head of other outputs": ({"head": nn.Linear(8, 3)}, "head"),
     "head that is none": ({"head": "mlp"}, "head"),
@@ -341,3 +355,11 @@ def test_an_estimator_of_a_plain_array_passes_check_estimator(kind: type[Any], r
     other.pop("check_array_api_input", None)
     assert other == dict.fromkeys(refused, "xfail")
     assert len(results) > 45
+
+
+@pytest.mark.parametrize("kind", ["text", "boolean"])
+def test_labels_may_be_an_array_of_pyarrow(kind: str):
+    labels = Y[:60].astype(bool)
+    given = pa.array(np.where(labels, "yes", "no") if kind == "text" else labels)
+    fitted = vfl.VerticalClassifier(rounds=1, random_state=0, settings={"threads": 1}).fit(F, given)
+    assert fitted.classes_.tolist() == (["no", "yes"] if kind == "text" else [False, True])

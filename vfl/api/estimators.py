@@ -35,6 +35,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from vfl.api.frames_to_files import (
     LABEL,
     OwnerTable,
+    check_labels,
+    classes_of,
     draw_tested,
     lacking,
     named_loss,
@@ -46,7 +48,7 @@ from vfl.api.frames_to_files import (
     write_new,
     write_owners,
 )
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, one_line
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -373,10 +375,11 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         with self._whole_or_not_fitted():
             owners = self._owners(X, fitted=False, y=y)
             labels_N = _labels(y)
-            check_classification_targets(labels_N)
-            classes, codes_N = np.unique(labels_N, return_inverse=True)
-            if len(classes) < 2:
-                raise ConfigError(f"y: holds one class only, {classes[0]!r}; a classifier needs two")
+            try:
+                check_classification_targets(labels_N)
+            except TypeError as error:  # of bytes, or of several types
+                raise ConfigError(f"y: {one_line(error)}") from None
+            classes, codes_N = classes_of(labels_N, "a classifier needs two")
             chosen = self._chosen(start_from)
             if start_from is not None:
                 known = start_from.classes_.tolist()
@@ -459,9 +462,9 @@ def _labels(y: Any) -> NDArray[Any]:
     """Return labels [N]. Raises ValueError if there are none, or several per row."""
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
-    labels_N = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
-    if missing := sum(value is None or value != value for value in labels_N.tolist()):
-        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows; leave these rows out")
+    # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
+    labels_N = column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
+    check_labels(labels_N)
     return labels_N
 
 

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from vfl.api.frames_to_files import named_loss, weights_of
+from vfl.api.frames_to_files import check_labels, classes_of, named_loss, weights_of
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -209,9 +209,8 @@ def _labels(y: ArrayLike | Tensor) -> tuple[Tensor, tuple[str, ...]]:
         if not np.isfinite(values).all():
             raise ConfigError("y: holds NaN or infinity")
         return torch.from_numpy(values.astype(np.float64)), ()
-    names, codes = np.unique(values, return_inverse=True)
-    if len(names) < 2:
-        raise ConfigError(f"y: holds one class only, {names[0]!r}; give two or more, or float for amounts")
+    check_labels(values)
+    names, codes = classes_of(values, "give two or more, or float for amounts")
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
 
 

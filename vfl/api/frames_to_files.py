@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.base.errors import ConfigError
+from vfl.base.errors import ConfigError, one_line
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain
 from vfl.data.tables.columns import key_text
@@ -199,6 +199,29 @@ def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.rand
     first = np.unique(codes, return_index=True)[1][:2]
     rank[first] = -1
     return np.sort(rows[np.argsort(rank, kind="stable")[:wanted]])
+
+
+def check_labels(labels_N: NDArray[Any]) -> None:
+    """Raise ConfigError, which counts them, for labels that are missing: None, NaN, NaT or pandas' NA."""
+    kind = labels_N.dtype.kind
+    if kind == "O":  # pandas' NA is neither equal nor unequal to itself
+        equal = (None if each is None else each == each for each in labels_N.tolist())
+        missing = sum(not (isinstance(each, bool | np.bool_) and each) for each in equal)
+    else:
+        missing = int((labels_N != labels_N).sum()) if kind in "fcmM" else 0
+    if missing:
+        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows; leave these rows out")
+
+
+def classes_of(labels_N: NDArray[Any], fix: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the classes in their order, and each label's index among them. Raises ConfigError for a single one."""
+    try:
+        classes, codes_N = np.unique(labels_N, return_inverse=True)
+    except TypeError as error:
+        raise ConfigError(f"y: labels of several types have no order ({one_line(error)}); give text alone") from None
+    if len(classes) < 2:
+        raise ConfigError(f"y: holds one class only, {classes[0]!r}; {fix}")
+    return classes, codes_N
 
 
 def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[np.float64]:
