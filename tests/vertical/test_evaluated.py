@@ -81,6 +81,24 @@ def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pyt
     assert summaries[1]["evaluation_macs"] < summaries[0]["evaluation_macs"] < summaries[2]["evaluation_macs"]
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_a_checkpoint_costs_no_evaluation(build, used: bool):
+    costs: list[int] = []
+    for saves in (False, True):
+        server: HeadServer = build()
+        server.train_round(0)
+        if saves:
+            state, server = server.state_dict(), build()
+            server.load_state_dict(state)
+            state, server = server.state_dict(), build()
+            server.load_state_dict(state)
+        if used:
+            server.evaluate()
+        train(server, 1)
+        costs.append(server.summary()["evaluation_macs"])
+    assert costs[0] == costs[1]
+
+
 def test_both_shows_what_running_statistics_would_have_given(build):
     rows = {
         statistics: train(build(evaluation={"batch_statistics": statistics}), 3)[-1]

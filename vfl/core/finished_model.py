@@ -65,7 +65,10 @@ class EvaluatedModels:
     pruner: Pruner | None = field(default=None, init=False)
     """The pruner of the model; None of a party that does not train, which is asked for no pruned model."""
     macs: int = field(default=0, init=False)
-    """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
+    """Multiply-accumulates of evaluation since round 0, including the estimates of statistics that it used."""
+    _unused_macs: int = field(default=0, init=False)
+    """Those of the finished model's statistics while no evaluation has used them: a checkpoint saves them too, and how
+    often one is due, or when a run is interrupted, says nothing of evaluation."""
     _finished: ModelForm | None = field(default=None, init=False)
     _pruned: ModelForm | None = field(default=None, init=False)
     _separate: RowByRow | None = field(default=None, init=False)
@@ -87,6 +90,7 @@ class EvaluatedModels:
         match which:
             case "finished":
                 evaluated = self.finished
+                self.macs, self._unused_macs = self.macs + self._unused_macs, 0
             case "running":
                 evaluated = ModelForm(self.model, {})
             case "pruned":
@@ -126,7 +130,10 @@ class EvaluatedModels:
     @property
     def finished(self) -> ModelForm:
         """The party's model with the statistics of its present weights."""
-        self._finished = self._finished or self._finish(self.model)
+        if self._finished is None:
+            before = self.macs
+            self._finished = self._finish(self.model)
+            self._unused_macs, self.macs = self.macs - before, before
         return self._finished
 
     def finished_copy(self) -> nn.Module:
@@ -142,17 +149,19 @@ class EvaluatedModels:
     def forget(self) -> None:
         """Drop all models, as the party's model has changed."""
         self._finished = self._pruned = self._separate = None
+        self._unused_macs = 0
         self._sample_macs.clear()
 
     def state_dict(self) -> State:
         """Return the finished model's statistics, and the cost of evaluation."""
-        return {"statistics": self.finished.statistics, "macs": self.macs}
+        return {"statistics": self.finished.statistics, "macs": self.macs, "unused_macs": self._unused_macs}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the statistics of the weights that the model has just loaded."""
         self.forget()
         # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
         self._finished, self.macs = ModelForm(self.model, state["statistics"]), int(state["macs"])
+        self._unused_macs = int(state.get("unused_macs", 0))  # earlier versions counted them at once
 
     def _finish(self, model: nn.Module) -> ModelForm:
         if not self.estimated or not batch_norms(model):
