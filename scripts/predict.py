@@ -26,6 +26,7 @@ from vfl.runs.atomic import escape_formula, write_csv
 if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
     from vfl.predict.predict import Prediction
+    from vfl.runs.stored_run import Run
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -63,9 +64,12 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
+    from vfl.runs.stored_run import Run
+
+    run = Run(arguments.run)
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
-    tables = new_tables(arguments)
+    tables = new_tables(run, arguments)
     if arguments.split and (arguments.data or tables or arguments.listen or arguments.processes):
         raise ValueError("--split: goes with a run in this process and without --data and --table")
     if arguments.insecure and not arguments.listen:
@@ -77,7 +81,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.listen is None:
         from vfl.predict.predict import predict_in_process
 
-        prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables, arguments.split)
+        prediction = predict_in_process(run, arguments.data, absent, when_absent, tables, arguments.split)
     else:
         from vfl.config import load_config
         from vfl.parties.uses.predict import serve_predictions
@@ -96,7 +100,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     return DONE
 
 
-def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
+def new_tables(run: "Run", arguments: argparse.Namespace) -> dict[str, Path]:
     """Return the tables of new rows by owner. Raises ValueError as ``owned_tables``, and beside other samples."""
     if not arguments.table:
         return {}
@@ -104,7 +108,7 @@ def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
         raise ValueError("--table: goes without --data")
     from vfl.predict.predict import owned_tables
 
-    return owned_tables(arguments.run, arguments.table, serve=arguments.listen is not None)
+    return owned_tables(run, arguments.table, serve=arguments.listen is not None)
 
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:

@@ -30,6 +30,7 @@ from vfl.predict.start_from import folder_of_process, server_start, start_of
 from vfl.predict.trained_run import read_checkpoint
 from vfl.runs.run_folder import PROCESSES, check_run, private_files, with_threads_of_run
 from vfl.runs.runtime import start_runtime, with_threads
+from vfl.runs.stored_run import Run
 
 
 def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, console: Console) -> int:
@@ -116,7 +117,7 @@ def compare_together(run_dir: Path, console: Console) -> int:
 
 def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
     """Return a run's experiment and the folder of its processes. Raises ConfigError if it was trained otherwise."""
-    config, folder = read_checkpoint(run_dir).config, run_dir / PROCESSES
+    config, folder = read_checkpoint(Run(run_dir)).config, run_dir / PROCESSES
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
     return config, folder

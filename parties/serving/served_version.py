@@ -21,6 +21,7 @@ from vfl.predict.predict import leader_of
 from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
+from vfl.runs.stored_run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class Version:
 
 def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
     """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
-    trained = read_checkpoint(run_dir)
+    trained = read_checkpoint(Run(run_dir))
     own = trained.sections[OWNER]
     if any("model" in trained.sections[name] for name in config.parties):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")

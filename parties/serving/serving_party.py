@@ -48,6 +48,7 @@ from vfl.parties.network.wire.session import Goodbye, Hello, Restore
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id, read_secret
+from vfl.runs.stored_run import Run
 
 LOOKS_S = 1.0
 """Seconds between checks whether the table has been replaced."""
@@ -341,7 +342,7 @@ def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Messag
 
 
 def _trained_source(run_dir: Path, name: str) -> Tables:
-    loaded = load_party(run_dir)
+    loaded = load_party(Run(run_dir))
     if loaded is None:
         raise ConfigError(f"--run-dir: {run_dir} holds no trained model of this party; train first")
     if not isinstance(loaded[1], Tables):
@@ -357,7 +358,7 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Feat
             f"the server scores with the checkpoint of round {restore.round}, which {store.directory} does not have; "
             "restore the party's folder"
         )
-    loaded = load_party(run_dir, restore.round)
+    loaded = load_party(Run(run_dir), restore.round)
     assert loaded is not None, "its checkpoint is there"
     party = loaded[0]
     party.model.eval()

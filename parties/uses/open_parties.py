@@ -36,6 +36,7 @@ from vfl.predict.trained_run import RunCheckpoint, check_whole_images, read_chec
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runs.runtime import Runtime, start_runtime
+from vfl.runs.stored_run import Run
 
 T = TypeVar("T")
 MEANS = "mean_embeddings"
@@ -115,9 +116,10 @@ def open_parties(
     Parties in ``absent`` are not waited for, others for ``network.wait_s``. Raises ValueError for unusable data or
     settings, PeerLost for an absent party without a replacement.
     """
-    trained = read_checkpoint(run_dir)
+    run = Run(run_dir)
+    trained = read_checkpoint(run)
     check_run(run_dir, config, resume=True)
-    check_whole_images(run_dir, trained.sections[OWNER].get("reports", {}))
+    check_whole_images(run, trained.sections[OWNER].get("reports", {}))
     if not read_run_id(run_dir):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")
     tls = load_identity(SERVER, config.network, insecure=insecure)

@@ -75,7 +75,7 @@ def count_prediction() -> Counter[CodeType]:
         tables: dict[str, object] = {name: str(path) for name, path in _new_row(Path(folder)).items()}
         run.predict(tables)
         with counting() as calls:
-            run.predict(tables)
+            vfl.Run(run.folder).predict(tables)
     return calls
 
 

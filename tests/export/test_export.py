@@ -31,6 +31,7 @@ from vfl.predict.trained_run import load_run_with_data, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import open_run
+from vfl.runs.stored_run import Run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
 
@@ -121,7 +122,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     run_dir, code = exported
     assert code == 0
-    trained = load_run_with_data(run_dir)
+    trained = load_run_with_data(Run(run_dir))
     folder, parts = run_dir / "export", trained.split.parties
     embeddings = [run_onnx(folder / f"{part.party}.onnx", part.test.features) for part in parts]  # raw pixels
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
@@ -134,7 +135,7 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
     run_dir, _ = exported
     code = (run_dir / "export" / "card.md").read_text().split("```python\n")[1].split("```")[0]
     assert len(code.splitlines()) <= 9
-    trained = load_run_with_data(run_dir)
+    trained = load_run_with_data(Run(run_dir))
     names = {"images": trained.source.load().test.features.numpy()}
     monkeypatch.chdir(run_dir / "export")
     exec(code, names)
@@ -178,7 +179,7 @@ def test_the_cards_code_applies_threshold_and_the_labels_unit(
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):
     run_dir, _ = exported
-    trained = read_checkpoint(run_dir)
+    trained = read_checkpoint(Run(run_dir))
     split = open_source(trained.config).split()
     party_file = write_split(tmp_path, split, shared_labels=False, overwrite=False)[1]
     own = tmp_path / "own"
@@ -197,7 +198,7 @@ def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path,
     assert torch.equal(run_onnx(own / "export" / "party_2.onnx", raw), expected)
     assert card["models"]["party_2"]["preparation"].keys() == {"mean", "std"}
     with pytest.raises(ConfigError, match="holds one party's own model, which can only be exported"):
-        load_run_with_data(own)
+        load_run_with_data(Run(own))
     with pytest.raises(ConfigError, match="holds no run"):
         export_run(tmp_path / "nothing", tmp_path / "out")
 

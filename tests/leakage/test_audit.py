@@ -17,6 +17,7 @@ from vfl.base.estimates import Estimate
 from vfl.config import ConfigError, parse_config
 from vfl.parties.network.noise_key import NOISE_KEY, noise_key
 from vfl.predict.trained_run import load_run_with_data
+from vfl.runs.stored_run import Run
 
 
 def trained(folder, **overrides):
@@ -63,10 +64,10 @@ def test_an_audit_finds_planted_leaks_and_changes_nothing(kept):
 
 @pytest.mark.release
 def test_the_round_that_is_watched_is_the_one_that_followed(kept):
-    watched = load_run_with_data(kept, 3)
+    watched = load_run_with_data(Run(kept), 3)
     watch(watched, 3, 160)
     # Round 3 prunes further: the ratios of the watched round are those reached before it.
-    expected = load_run_with_data(kept, 3)
+    expected = load_run_with_data(Run(kept), 3)
     expected.server.past_ratios = dict(watched.server.past_ratios)
     expected.server.train_round(3)
     assert watched.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
@@ -75,7 +76,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(kept):
 @pytest.mark.parametrize("settings", [{}, release({"training.staleness": 1, "threads": 2, "parties_at_once": 2})])
 def test_watching_ends_when_enough_rows_were_sent(kept, train, settings):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings}) if settings else kept
-    whole, few = load_run_with_data(run, 3), load_run_with_data(run, 3)
+    whole, few = load_run_with_data(Run(run), 3), load_run_with_data(Run(run), 3)
     expected, found = watch(whole, 3, 160), watch(few, 3, 40)
     assert len(few.server.exchanges.losses) == 3 < len(whole.server.exchanges.losses)  # of 16 rows each
     for mine, theirs in zip(found, expected, strict=True):

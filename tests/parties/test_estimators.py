@@ -16,6 +16,7 @@ import vfl
 from vfl.api.frames_to_files import owner_of
 from vfl.config import ConfigError, parse_config
 from vfl.predict.predict import WhenAbsent, predict_in_process
+from vfl.runs.stored_run import Run
 
 N = 60
 DRAW = np.random.default_rng(0)
@@ -41,7 +42,7 @@ def test_a_word_that_replaces_no_party_is_refused_wherever_it_is_given(fitted: v
             with pytest.raises(ConfigError, match=r"^missing_parties: .*refuse"):
                 ask(given, missing_parties=word)
     with pytest.raises(ConfigError, match=r"^--when-absent: .*refuse"):
-        predict_in_process(fitted.run_.folder, None, [], word)
+        predict_in_process(Run(fitted.run_.folder), None, [], word)
     with pytest.raises(ValueError, match=r"serving\.when_absent"):
         parse_config({"name": "run", "serving": {"when_absent": word}})
 

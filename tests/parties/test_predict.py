@@ -18,13 +18,14 @@ from rich.console import Console
 from shorthand import load_dataset
 
 from vfl.base.errors import PeerLost
-from vfl.config import ConfigError, parse_config
+from vfl.config import ConfigError, load_config, parse_config
 from vfl.predict.predict import (
     WhenAbsent,
     predict_in_process,
     take_samples,
 )
 from vfl.predict.trained_run import load_run_with_data
+from vfl.runs import stored_run
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
@@ -53,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
-    rebuilt = load_run_with_data(trained)
+    rebuilt = load_run_with_data(Run(trained))
     joint = rebuilt.server.joint
     probabilities_NC = joint.predictions()
     assert probabilities_NC.shape == (40, CLASSES)
@@ -63,7 +64,7 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
 
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
-    rebuilt = load_run_with_data(trained)
+    rebuilt = load_run_with_data(Run(trained))
     expected_NC = rebuilt.server.joint.predictions()
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
@@ -73,8 +74,15 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
     torch.testing.assert_close(take_samples(rebuilt, samples).predictions(), expected_NC[order])
 
 
+def test_a_prediction_reads_the_settings_once(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    read: list[Path] = []
+    monkeypatch.setattr(stored_run, "load_config", lambda path: read.append(path) or load_config(path))
+    Run(trained).predict()
+    assert len(read) == 1
+
+
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
-    rebuilt = load_run_with_data(trained)
+    rebuilt = load_run_with_data(Run(trained))
     joint, parties = rebuilt.server.joint, rebuilt.parties
     embeddings = joint.embeddings(0, 40)
     with torch.inference_mode():
@@ -88,19 +96,19 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
         expected_NC = joint.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         told = pytest.warns(UserWarning, match="no placeholder was learned, so zeros replace party_2; training.party_d")
         with told if choice == "placeholder" else nullcontext():
-            predicted = predict_in_process(trained, None, ["party_2"], choice)
+            predicted = predict_in_process(Run(trained), None, ["party_2"], choice)
         torch.testing.assert_close(predicted.probabilities_NC, expected_NC)
         assert list(predicted.scores) == [f"accuracy without party_2 ({choice})", "with all parties"]
     with pytest.raises(PeerLost, match="party_2 is absent"):
-        predict_in_process(trained, None, ["party_2"], "refuse")
+        predict_in_process(Run(trained), None, ["party_2"], "refuse")
     with pytest.raises(ConfigError, match="did you mean 'party_2'"):
-        predict_in_process(trained, None, ["party2"], "zeros")
+        predict_in_process(Run(trained), None, ["party2"], "zeros")
     with pytest.raises(ConfigError, match="no party is left"):
-        predict_in_process(trained, None, [f"party_{number}" for number in range(1, 5)], "zeros")
+        predict_in_process(Run(trained), None, [f"party_{number}" for number in range(1, 5)], "zeros")
 
 
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
-    joint = load_run_with_data(trained).server.joint
+    joint = load_run_with_data(Run(trained)).server.joint
     asked: list[str] = []
     for link in (party.link for party in joint.roster):
         assert link is not None
@@ -118,7 +126,7 @@ def test_the_last_checkpoint_is_taken_or_nothing(trained: Path, tmp_path: Path):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert len(CheckpointStore(copied / "checkpoints").rounds()) >= 1
     with pytest.raises(CorruptCheckpoint, match=r"party_1\.safetensors"):
-        load_run_with_data(copied)
+        load_run_with_data(Run(copied))
 
 
 @pytest.fixture

@@ -92,8 +92,8 @@ def moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_new_rows_have_the_scores_that_the_whole_experiment_gives(run: Path, moved: Path, new: dict[str, Path]):
-    expected = predict_in_process(run, None, (), "refuse")
-    found = predict_in_process(moved, None, (), "refuse", new)
+    expected = predict_in_process(Run(run), None, (), "refuse")
+    found = predict_in_process(Run(moved), None, (), "refuse", new)
     scores = {tuple(key): row for key, row in zip(found.keys[1:], found.probabilities_NC, strict=True)}
     assert len(scores) == ROWS
     for key, row in zip(expected.keys[1:], expected.probabilities_NC, strict=True):
@@ -101,14 +101,14 @@ def test_new_rows_have_the_scores_that_the_whole_experiment_gives(run: Path, mov
 
 
 def test_the_finished_models_are_those_of_the_whole_experiment(run: Path, moved: Path):
-    whole, alone = load_run_with_data(run).server.summary(), open_federation(moved, with_data=False).digests()
+    whole, alone = load_run_with_data(Run(run)).server.summary(), open_federation(Run(moved), with_data=False).digests()
     assert alone["finished_model_digest"] == whole["finished_model_digest"]
     assert alone["model_digest"] == Run(run).summary["model_digest"]
 
 
 def test_paths_are_whole_in_the_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
-    predicted = predict_in_process(run, None, (), "refuse")
+    predicted = predict_in_process(Run(run), None, (), "refuse")
     assert len(predicted.ids_N) == ROWS // 5
 
 
@@ -124,7 +124,7 @@ def test_an_export_needs_no_data(moved: Path):
 def test_what_needs_the_training_rows_names_the_file(moved: Path, new: dict[str, Path]):
     for tables in (None, {"bank": new["bank"]}):
         with pytest.raises(ValueError, match=r"gone/bank\.csv: cannot be read"):
-            predict_in_process(moved, None, (), "mean", tables)
+            predict_in_process(Run(moved), None, (), "mean", tables)
 
 
 def test_a_run_of_before_says_that_it_needs_its_data(moved: Path, new: dict[str, Path]):
@@ -134,7 +134,7 @@ def test_a_run_of_before_says_that_it_needs_its_data(moved: Path, new: dict[str,
     shutil.rmtree(moved / "checkpoints")
     CheckpointStore(moved / "checkpoints").save(2, sections)
     with pytest.raises(ConfigError, match=r"earlier version and needs its training data: .*bank\.csv"):
-        predict_in_process(moved, None, (), "refuse", new)
+        predict_in_process(Run(moved), None, (), "refuse", new)
 
 
 def test_python_predicts_files_and_frames_in_the_order_of_the_label_owners_rows(moved: Path, new: dict[str, Path]):
@@ -176,14 +176,14 @@ def joined(folder: Path) -> Path:
 def test_a_table_without_an_owner_is_taken_where_it_can_be_only_one_owners_or_all(run: Path):
     folder = run.parent
     for owner in APART:
-        assert owned_tables(run, [str(folder / f"{owner}.csv")]) == {owner: folder / f"{owner}.csv"}
+        assert owned_tables(Run(run), [str(folder / f"{owner}.csv")]) == {owner: folder / f"{owner}.csv"}
     whole = joined(folder)
-    assert owned_tables(run, [str(whole)]) == dict.fromkeys(APART, whole)
+    assert owned_tables(Run(run), [str(whole)]) == dict.fromkeys(APART, whole)
     with pytest.raises(ConfigError, match="unknown party 'bnk'; did you mean 'bank'"):
-        owned_tables(run, ["bnk=x.csv"])
+        owned_tables(Run(run), ["bnk=x.csv"])
     (folder / "neither.csv").write_text("key,job,claims\na,b,1\n")
     with pytest.raises(TableError, match=r"lacks columns of every owner \(bank's age; insurer's car, years\)"):
-        owned_tables(run, [str(folder / "neither.csv")])
+        owned_tables(Run(run), [str(folder / "neither.csv")])
 
 
 @pytest.mark.parametrize("columns", [EQUAL, WITHIN])
@@ -192,8 +192,8 @@ def test_columns_of_two_owners_ask_whose_table_it_is(tmp_path: Path, columns: di
     for owner in columns:
         file = tmp_path / "equal" / f"{owner}.csv"
         with pytest.raises(TableError, match=rf"columns of .* \(x0, x1.*say whose it is: --table \w+={file}"):
-            owned_tables(run, [str(file)])
-        assert owned_tables(run, [f"{owner}={file}"]) == {owner: file}
+            owned_tables(Run(run), [str(file)])
+        assert owned_tables(Run(run), [f"{owner}={file}"]) == {owner: file}
 
 
 @pytest.mark.filterwarnings("ignore:data.validation_share")
@@ -202,12 +202,14 @@ def test_after_validation_the_test_is_scored_and_the_summary_names_what_it_has(t
     run = train(tmp_path / "checked", APART, validation_share=0.25)
     summary = Run(run).summary
     assert not [key for key in summary if key.startswith("test_")]
-    assert predict_in_process(run, None, (), "refuse").scores == {"AUC": f"{summary['validation_metrics']['auc']:.4f}"}
-    test, all_tests = (predict_in_process(each, None, (), "refuse", split="test") for each in (run, plain))
+    assert predict_in_process(Run(run), None, (), "refuse").scores == {
+        "AUC": f"{summary['validation_metrics']['auc']:.4f}"
+    }
+    test, all_tests = (predict_in_process(Run(each), None, (), "refuse", split="test") for each in (run, plain))
     assert test.keys == all_tests.keys
     labels_N = test.labels_N
     assert labels_N is not None
     assert test.scores == {"AUC": f"{test.task.metrics(test.probabilities_NC, labels_N)['auc']:.4f}"}
     assert {"test_accuracy", "test_loss", "test_metrics"} <= Run(plain).summary.keys()
     with pytest.raises(ConfigError, match="no validation samples"):
-        predict_in_process(plain, None, (), "refuse", split="validation")
+        predict_in_process(Run(plain), None, (), "refuse", split="validation")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, predict_in_process
+from vfl.runs.stored_run import Run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NEW = range(1000, 1150)
@@ -60,7 +61,7 @@ class Service:
     def predicted(self, absent=(), when_absent: WhenAbsent = "refuse") -> dict[str, dict[str, float]]:
         """The probabilities by key and class that one process with all tables predicts, as in its table."""
         tables = {owner: path for owner, path in self.tables.items() if owner not in absent}
-        heading, *rows = predict_in_process(self.whole, None, absent, when_absent, tables).rows()
+        heading, *rows = predict_in_process(Run(self.whole), None, absent, when_absent, tables).rows()
         classes = [name.removeprefix("p_") for name in heading[3:-1]]
         return {row[0]: dict(zip(classes, map(float, row[3:-1]), strict=True)) for row in rows}
 

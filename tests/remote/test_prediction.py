@@ -22,6 +22,7 @@ from vfl.parties.launch.supervisor import Supervisor
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import Prediction, WhenAbsent, predict_in_process
 from vfl.predict.trained_run import load_run_with_data, read_checkpoint
+from vfl.runs.stored_run import Run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 GRID = {"partition": {"rows": 2, "columns": 2}}
@@ -91,7 +92,7 @@ def test_a_mean_that_the_server_never_learned_is_refused(federation):
 def test_five_processes_predict_the_bits_of_one(trained_with, labels: str):
     federation = trained_with(**SECTIONS[labels])
     rows = table_of(federation)
-    expected = predict_in_process(federation.run_dir, None, [], "refuse")
+    expected = predict_in_process(Run(federation.run_dir), None, [], "refuse")
     assert rows == as_text(expected)
     summary = json.loads((federation.run_dir / "summary.json").read_text())
     assert expected.scores == {"accuracy": f"{summary['test_accuracy']:.2%}"}
@@ -106,7 +107,7 @@ def test_five_processes_predict_the_bits_of_one(trained_with, labels: str):
 def test_without_a_party_that_was_not_started(federation, when_absent: WhenAbsent):
     table_of(federation)  # the server learns the means
     rows = table_of(federation, "--absent", "party_2", "--when-absent", when_absent, without=("party_2",))
-    assert rows == as_text(predict_in_process(federation.run_dir, None, ["party_2"], when_absent))
+    assert rows == as_text(predict_in_process(Run(federation.run_dir), None, ["party_2"], when_absent))
     assert f"accuracy without party_2 ({when_absent})" in federation.log(SERVER)
 
 
@@ -120,7 +121,7 @@ def test_a_party_that_stays_away_is_refused_or_stood_in_for(federation):
     assert "party_2, party_3, party_4 did not join within network.wait_s = 20 s" in federation.log(SERVER)
     assert not out.exists()
     rows = table_of(federation, "--listen", soon, "--when-absent", "zeros", without=("party_3",))
-    assert rows == as_text(predict_in_process(federation.run_dir, None, ["party_3"], "zeros"))
+    assert rows == as_text(predict_in_process(Run(federation.run_dir), None, ["party_3"], "zeros"))
 
 
 def test_a_party_that_dies_meanwhile_is_waited_for(federation):
@@ -132,7 +133,7 @@ def test_a_party_that_dies_meanwhile_is_waited_for(federation):
     federation.finish()
     assert federation.codes == {name: [0] for name in federation.names} | {"party_4": [-signal.SIGKILL, 0]}
     assert "party_4 is lost: " in federation.log(SERVER)
-    assert table(out) == as_text(predict_in_process(federation.run_dir, None, [], "refuse"))
+    assert table(out) == as_text(predict_in_process(Run(federation.run_dir), None, [], "refuse"))
 
 
 def test_who_is_stopped_leaves_at_once(federation):
@@ -168,7 +169,7 @@ def test_images_of_a_file_by_the_processes_of_this_machine(
         script, *arguments = commands[name]
         federation.launch(name, [str(SCRIPTS / f"{script}.py"), *arguments])
     federation.finish()
-    expected = predict_in_process(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros")
+    expected = predict_in_process(Run(federation.run_dir), tmp_path / "some.npz", ["party_1"], "zeros")
     assert (expected.labels_N is not None) == labelled
     assert table(out) == as_text(expected)
 
@@ -193,7 +194,7 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     for name in ("config.yaml", "checkpoints"):
         (elsewhere / name).symlink_to(federation.run_dir / name)
     with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --listen"):
-        load_run_with_data(elsewhere)
+        load_run_with_data(Run(elsewhere))
     with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
         predict_together(elsewhere, None, [], "refuse", tmp_path, Console())
-    assert read_checkpoint(elsewhere).rounds == 3
+    assert read_checkpoint(Run(elsewhere)).rounds == 3

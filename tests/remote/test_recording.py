@@ -14,6 +14,7 @@ from vfl.core.privacy.message_recorder import SEEN, read_recording
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import PROCESSES
+from vfl.runs.stored_run import Run
 
 SECTIONS = {
     "training": {"labels": "server"},
@@ -32,7 +33,7 @@ def recorded(trained_with):
 
 def test_a_process_records_what_one_process_sees_of_the_same_round(recorded, in_process):
     last = recorded.config.training.rounds - 1
-    trained = load_run_with_data(recorded.run_dir, last)
+    trained = load_run_with_data(Run(recorded.run_dir), last)
     watched = watch(trained, last, 240)
     found = [read_recording(recorded.run_dir / PROCESSES / seen.party) for seen in watched]
     for seen, own in zip(watched, found, strict=True):
@@ -63,7 +64,7 @@ def test_the_audit_of_one_party_needs_its_folder_alone(recorded, tmp_path):
     (tmp_path / "config.yaml").write_text((recorded.run_dir / "config.yaml").read_text())  # no checkpoint of anybody
     found = audit_recorded(tmp_path, [own], FEWEST_ROWS)
     last = recorded.config.training.rounds - 1
-    watched = watch(load_run_with_data(recorded.run_dir, last), last, FEWEST_ROWS)
+    watched = watch(load_run_with_data(Run(recorded.run_dir), last), last, FEWEST_ROWS)
     expected = attack([seen for seen in watched if seen.party == "party_2"], recorded.config)
     assert list(found.findings) == expected
     assert found.rounds == recorded.config.training.rounds

@@ -27,6 +27,7 @@ from vfl.predict.predict import predict_in_process
 from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 from .relay import Relay
 from .service import Service
@@ -60,7 +61,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     federation.finish()
     assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
     with pytest.warns(UserWarning, match="^bank: .*2 of column 'job'"):
-        expected = predict_in_process(tmp_path / "whole", None, [], "refuse", new)
+        expected = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new)
     told = (
         "warning: bank: cells that hold a category of fewer than 5 training rows and are taken as unknown: 2 of column"
     )
@@ -101,7 +102,7 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
         federation.start(owner, extra=("--samples", str(path)))
     federation.finish()
     assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
-    told = predict_in_process(tmp_path / "whole", None, [], "refuse", new).rows()
+    told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
     assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
 
     service = Service(federation, new, tmp_path / "whole")
@@ -179,7 +180,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
         federation.finish()
         assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
         assert federation.log(SERVER).count("no placeholder was learned, so zeros replace shop") == 1  # the first time
-        expected = predict_in_process(tmp_path / "whole", None, [], when_absent, new)
+        expected = predict_in_process(Run(tmp_path / "whole"), None, [], when_absent, new)
         assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
         assert {line.rpartition(",")[2] for line in out.read_text().splitlines()[1:]} == {"bank", "bank+shop"}
     new["shop"].write_text(new["shop"].read_text().replace("1010", "2010"))
@@ -300,6 +301,6 @@ def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_proce
         second.start(owner)
     second.finish()
     assert {codes[-1] for codes in second.codes.values()} == {0}, second.logs()
-    expected = predict_in_process(tmp_path / "second", None, [], "refuse").rows()
+    expected = predict_in_process(Run(tmp_path / "second"), None, [], "refuse").rows()
     found = [line.split(",")[1:6] for line in out.read_text().splitlines()]
     assert found == [[str(each) for each in row[1:6]] for row in expected]

@@ -20,6 +20,7 @@ from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table, proposed_yaml
 from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
+from vfl.runs.stored_run import Run
 
 SAME = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "downlink_bytes", "parties")
 
@@ -75,15 +76,15 @@ def test_new_rows_are_named_by_the_labels_owner_or_by_the_first(tmp_path: Path):
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
     clerk = tmp_path / "new/clerk.csv"
     clerk.write_text("\n".join(["k", *map(str, range(1004, 1020))]))
-    expected = predict_in_process(tmp_path / "two", None, [], "refuse", new).rows()
-    found = predict_in_process(tmp_path / "three", None, [], "refuse", new).rows()
+    expected = predict_in_process(Run(tmp_path / "two"), None, [], "refuse", new).rows()
+    found = predict_in_process(Run(tmp_path / "three"), None, [], "refuse", new).rows()
     assert found == expected
-    named = predict_in_process(tmp_path / "three", None, [], "refuse", new | {"clerk": clerk}).rows()
+    named = predict_in_process(Run(tmp_path / "three"), None, [], "refuse", new | {"clerk": clerk}).rows()
     assert named == [expected[0], *expected[5:]]
     (row,) = {tuple(row) for row in vfl.Run(tmp_path / "three").predict({"clerk": clerk, **new})[:1].tolist()}
     assert row[1] == pytest.approx(float(named[1][-2]))
     with pytest.raises(ConfigError, match="--absent: no party is called 'clerk'"):
-        predict_in_process(tmp_path / "three", None, ["clerk"], "zeros", new)
+        predict_in_process(Run(tmp_path / "three"), None, ["clerk"], "zeros", new)
 
 
 def test_foreign_keys_need_the_table_that_has_them(tmp_path: Path):
@@ -96,8 +97,10 @@ def test_foreign_keys_need_the_table_that_has_them(tmp_path: Path):
     sections = with_clerk(sections_of(paths), clerk, keys={"shop": "card"})
     assert [*trained(sections, tmp_path / "run")["parties"]] == ["bank", "shop"]
     with pytest.raises(ConfigError, match="--table: clerk's is missing; it names the samples"):
-        predict_in_process(tmp_path / "run", None, [], "refuse", paths)
-    assert len(predict_in_process(tmp_path / "run", None, [], "refuse", paths | {"clerk": clerk}).rows()) == 1 + ROWS
+        predict_in_process(Run(tmp_path / "run"), None, [], "refuse", paths)
+    assert (
+        len(predict_in_process(Run(tmp_path / "run"), None, [], "refuse", paths | {"clerk": clerk}).rows()) == 1 + ROWS
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from vfl.predict.predict import predict_in_process, predict_new_rows
 from vfl.predict.start_from import start_of
 from vfl.runs.run import RunOutcome, run_experiment
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 OWN: dict[str, dict[str, Any]] = {
     "classes": {},
@@ -84,7 +85,7 @@ def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, 
     for party, raw in zip(begun.parties, begun.split.parties, strict=True):
         assert party.train.features.equal(prepare_samples(party.preparation, raw.train).features)
     new = write_tables(tmp_path, range(1000, 1020), labelled=False)
-    found, expected = predict_new_rows(begun, new, [], "refuse"), predict_in_process(old, None, [], "refuse", new)
+    found, expected = predict_new_rows(begun, new, [], "refuse"), predict_in_process(Run(old), None, [], "refuse", new)
     assert found.probabilities_NC.tolist() == expected.probabilities_NC.tolist()
     kept = vfl.Run(old).checkpoints.load(2)
     assert {n: weights.tolist() for n, weights in begun.server.trainer.head.state_dict().items()} == {

@@ -303,7 +303,7 @@ class _Vertical(BaseEstimator):
         first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
         if len(first.keys) == 0:
             raise ConfigError("X: holds no row")
-        self._trained = getattr(self, "_trained", None) or open_federation(self.run_.folder, with_data=True)
+        self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
         with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
             paths = write_new(Path(folder), owners)
             try:

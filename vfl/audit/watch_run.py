@@ -72,8 +72,9 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     Raises as ``load_run_with_data``, and ConfigError for a number of rows that leaves nothing to measure on.
     """
     _check_rows(rows)
-    trained = load_run_with_data(run_dir)
-    *earlier, last = Run(run_dir).checkpoints.rounds()
+    run = Run(run_dir)
+    trained = load_run_with_data(run)
+    *earlier, last = run.checkpoints.rounds()
     config = trained.server.config
     inferring, left_out = label_attacks(config)
     watched = watch(trained, last, rows)
@@ -81,7 +82,7 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     findings = attack(watched, config)
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
-        watched = watch(load_run_with_data(run_dir, done), done, rows)
+        watched = watch(load_run_with_data(run, done), done, rows)
         by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)

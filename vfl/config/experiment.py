@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
@@ -279,7 +280,7 @@ class ExperimentConfig(Section):
             self._check_vertical()
         return self
 
-    @property
+    @cached_property
     def parties(self) -> tuple[str, ...]:
         """The parties' names, in the order in which the head concatenates their embeddings: the data source's owners.
 
@@ -340,12 +341,11 @@ class ExperimentConfig(Section):
 
     def _check_resolution(self, parties: Sequence[str]) -> None:
         ratios = self.lightweighting
-        smaller = any(map(ratios.sizes_of, parties))
-        if smaller and self.data.dataset.kind in TABLE_KINDS:
+        if not any(map(ratios.sizes_of, parties)):
+            return
+        if self.data.dataset.kind in TABLE_KINDS:
             raise ValueError("lightweighting.resolution: only images have one, the data are tables; leave it out")
         ratios.check_resolution(parties, self.training.rounds)
-        if not smaller:
-            return
         if self.training.patience is not None:
             raise ValueError(
                 "training.patience: could end the training before lightweighting.resolution is 1; leave one of them out"

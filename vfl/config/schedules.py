@@ -31,7 +31,7 @@ def schedule_of(schedule: PartySchedule, party: str) -> Schedule:
 
 def named_parties(schedule: PartySchedule) -> Mapping[str, Schedule] | None:
     """Return the mapping by party name, or None where one schedule holds for all parties."""
-    if isinstance(schedule, dict) and any(isinstance(key, str) for key in schedule):
+    if isinstance(schedule, dict) and isinstance(next(iter(schedule), None), str):
         return schedule  # pyright: ignore[reportReturnType]  # parse_party_schedule never mixes key types
     return None
 

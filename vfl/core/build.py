@@ -219,7 +219,8 @@ def build_dense_model(
             model = build_feature_model(
                 settings.kind, model_spec(settings, data.preparation.features, config.models.members)
             )
-        check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+        row = [each[torch.tensor([0])] for each in data.train.inputs]
+        check_embedding(model, row, settings.embedding_size)  # here, as lazy layers draw
     return model
 
 

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +78,11 @@ class EvaluatedModels:
     )
     """Multiply-accumulates of a sample by model and the sample's shapes: counting takes longer than a row's pass."""
 
-    def __post_init__(self) -> None:
-        settings, held_N = self.config.evaluation, self.train.held_rows()
-        self.estimated = settings.batch_statistics != "running"
-        self.rows_B = held_N[sample_rows(self.config.seed, len(held_N), settings.statistics_samples)]
+    @cached_property
+    def statistics_rows(self) -> Tensor:
+        """Training rows whose statistics the finished model has."""
+        held_N = self.train.held_rows()
+        return held_N[sample_rows(self.config.seed, len(held_N), self.config.evaluation.statistics_samples)]
 
     def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float, *, alone: bool = False) -> Tensor:
         """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha`` of the pruned one.
@@ -115,7 +117,7 @@ class EvaluatedModels:
 
     def _probes(self, rows: int) -> list[Tensor]:
         """Return some training rows as inputs, repeated where the party has fewer."""
-        places = self.rows_B[torch.arange(rows) % len(self.rows_B)]
+        places = self.statistics_rows[torch.arange(rows) % len(self.statistics_rows)]
         return [self.runtime.batch(tensor, places) for tensor in self.train.inputs]
 
     def mean_embedding(self) -> Tensor:
@@ -164,9 +166,9 @@ class EvaluatedModels:
         self._unused_macs = int(state.get("unused_macs", 0))  # earlier versions counted them at once
 
     def _finish(self, model: nn.Module) -> ModelForm:
-        if not self.estimated or not batch_norms(model):
+        if self.config.evaluation.batch_statistics == "running" or not batch_norms(model):
             return ModelForm(model, {})
-        inputs = [self.runtime.batch(tensor, self.rows_B) for tensor in self.train.inputs]
+        inputs = [self.runtime.batch(tensor, self.statistics_rows) for tensor in self.train.inputs]
         self._count(model, inputs)
         return ModelForm(model, estimate_statistics(model, inputs, self.runtime))
 

@@ -100,15 +100,15 @@ class JointModel:
         masks = self.masks(start, stop)
         embeddings: dict[str, Tensor] = {}
         for each in asked:
-            party = each.party
-            mask = masks[party.name]
+            party, name = each.party, each.party.name
+            mask = masks[name]
             embedding_BD = each.read(partial(self._decode, party, mask))
             here_B1 = mask.present_B[:, None] & (embedding_BD is not None)
             if embedding_BD is None:
                 embedding_BD = self.missing(stop - start, party.receiver.width)
-            if party.name in self.instead:
-                embedding_BD = torch.where(here_B1, embedding_BD, self.instead[party.name])
-            embeddings[party.name] = embedding_BD
+            if name in self.instead:
+                embedding_BD = torch.where(here_B1, embedding_BD, self.instead[name])
+            embeddings[name] = embedding_BD
         return embeddings
 
     def permuted(self, party: PartyProxy, start: int, stop: int, permuted: Permuted) -> Tensor:

@@ -94,8 +94,8 @@ class LocalFederation:
     joint: JointModel
     parties: Sequence[FinishedParty]
     source: Source
-    split: Split
-    """All raw samples; random ones of the same form if a run is loaded without its data."""
+    raw: Sequence[Samples]
+    """Raw training samples of each party; random ones of the same form if a run is loaded without its data."""
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the head with the parties' weights, and with their finished models."""
@@ -113,6 +113,8 @@ class InProcess(LocalFederation):
     """A federation that trains: its parties take steps, and the server has the joint model's head."""
 
     parties: Sequence[FeatureParty]
+    split: Split
+    """All raw samples and the labels."""
     server: HeadServer
 
 
@@ -145,7 +147,7 @@ def build_in_process(
         server.begin_with(kept[OWNER])
         for party in parties:
             party.begin_with(kept[party.name])
-    return InProcess(server.joint, parties, source, split, server)
+    return InProcess(server.joint, parties, source, [part.train for part in split.parties], split, server)
 
 
 def links_to(parties: Sequence[FinishedParty], config: ExperimentConfig) -> dict[str, LocalLink]:

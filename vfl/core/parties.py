@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from vfl.base.errors import PeerLost
@@ -127,7 +127,7 @@ class Parties:
         """Iterate over all parties, including absent ones."""
         return iter(self.parties)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of all parties."""
         return tuple(party.name for party in self.parties)

@@ -61,9 +61,10 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     """
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
-    own = load_party(run_dir)
+    run = Run(run_dir)
+    own = load_party(run)
     write = (
-        partial(_export_all, open_federation(run_dir, with_data=False, prunable=True))
+        partial(_export_all, open_federation(run, with_data=False, prunable=True))
         if own is None
         else partial(_export_own, *own)
     )
@@ -72,8 +73,8 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     try:
         unfinished.mkdir(parents=True)
         card = write(unfinished) | {
-            "tested": _tested(run_dir),
-            "leakage": read_audit(run_dir, Run(run_dir).checkpoints.rounds()[-1]),
+            "tested": _tested(run),
+            "leakage": read_audit(run_dir, run.checkpoints.rounds()[-1]),
         }
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
@@ -85,9 +86,9 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     return card
 
 
-def _tested(run_dir: Path) -> list[str]:
+def _tested(run: Run) -> list[str]:
     """Return lines about a finished run: its metrics, and what they warn of."""
-    if not (run := Run(run_dir)).finished:
+    if not run.finished:
         return []
     summary = run.summary
     values = reached(summary)[1].items()
@@ -97,11 +98,11 @@ def _tested(run_dir: Path) -> list[str]:
 
 
 def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
-    joint, split = trained.joint, trained.split
+    joint = trained.joint
     parties = [party for party in trained.parties if isinstance(party, FeatureParty)]
     models = {
-        party.name: _export_party(trained.source, party, held.train, folder)
-        for party, held in zip(parties, split.parties, strict=True)
+        party.name: _export_party(trained.source, party, raw, folder)
+        for party, raw in zip(parties, trained.raw, strict=True)
     }
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
     config, head, task = joint.config, joint.head.head, joint.task
@@ -117,7 +118,7 @@ def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
     return {
         **_card(config),
         **trained.digests(),
-        "classes": list(split.labels.classes),
+        "classes": list(task.names),
         "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
         "label": label_of(task) if isinstance(task, Regression) else None,
         "checked_samples": len(representation_BP),

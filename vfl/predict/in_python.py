@@ -20,13 +20,13 @@ from vfl.runs.stored_run import Run
 def predict_in_python(run: Run, samples: object) -> NDArray[np.floating[Any]]:
     """Return the predictions [N, C] of samples as ``Run.predict`` takes them. Raises ConfigError, one line."""
     if samples is None:
-        return predict_in_process(run.folder, None, (), "refuse").probabilities_NC.numpy()
+        return predict_in_process(run, None, (), "refuse").probabilities_NC.numpy()
     with tempfile.TemporaryDirectory() as folder:
         given = _as_files(run, samples, Path(folder))
         try:
             if isinstance(given, Path):
-                return predict_in_process(run.folder, given, (), "refuse").probabilities_NC.numpy()
-            predicted = predict_in_process(run.folder, None, (), "refuse", given)
+                return predict_in_process(run, given, (), "refuse").probabilities_NC.numpy()
+            predicted = predict_in_process(run, None, (), "refuse", given)
             return predicted.probabilities_NC[predicted.file_order].numpy()
         except (ValueError, PeerLost) as error:
             raise ConfigError(_for_python(str(error), Path(folder))) from None

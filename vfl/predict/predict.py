@@ -116,6 +116,8 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
 
 def with_replacements(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> JointModel:
     """Return the joint model that does not ask some parties, with what replaces missing embeddings."""
+    if when_absent == "refuse":
+        return joint  # nobody is away: `check_absent`
     masks = joint.masks(0, len(joint.samples.values))
     lacking = [name for name, mask in masks.items() if name in away or not mask.whole]
     instead: Mapping[str, Tensor] = {}
@@ -126,8 +128,6 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
             instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
         case "placeholder":
             tell_placeholder(joint, lacking)
-        case "refuse":
-            pass
     return replace(joint.without(away), instead=instead)
 
 
@@ -150,7 +150,7 @@ def scores_of(
 
 
 def predict_in_process(
-    run_dir: Path,
+    run: Run,
     data: Path | None,
     absent: Collection[str],
     when_absent: WhenAbsent,
@@ -165,7 +165,7 @@ def predict_in_process(
     parties is added for comparison. Raises as ``open_federation``, ``check_absent`` and ``Source.read_samples``.
     """
     # Mean embeddings are of the training rows, and those are not in the run.
-    opened = open_federation(run_dir, with_data=when_absent == "mean" or (data is None and not tables))
+    opened = open_federation(run, with_data=when_absent == "mean" or (data is None and not tables))
     joint, config = opened.joint, opened.joint.config
     check_absent(absent, config.parties, when_absent)
     if tables:
@@ -173,7 +173,7 @@ def predict_in_process(
     if data is None and check_split(config, split) != config.data.evaluated:
         joint = _take_test(opened)
     if data is not None:
-        samples = opened.source.read_samples(data, opened.split.parties[0].train, len(joint.task.names))
+        samples = opened.source.read_samples(data, opened.raw[0], len(joint.task.names))
         joint = take_samples(opened, samples)
     return predict(joint, absent, when_absent)
 
@@ -256,18 +256,18 @@ def by_key(prediction: Prediction) -> Prediction:
     )
 
 
-def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
+def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
     """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
 
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
-    names = Run(run_dir).config.owners if given else ()
+    names = run.config.owners if given else ()
     tables: dict[str, Path] = {}
     for text in given:
         owner, named, path = text.partition("=")
         if not named and len(given) == 1:
-            return _unnamed(run_dir, Path(text), serve)
+            return _unnamed(run, Path(text), serve)
         if not named or owner in tables:
             raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
         if owner not in names:
@@ -276,11 +276,10 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
     return tables
 
 
-def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
-    config = Run(run_dir).config
-    if serve or len(config.owners) == 1:
-        return {leader_of(config): path}
-    return dict.fromkeys(open_federation(run_dir, with_data=False).source.whose_table(path), path)
+def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:
+    if serve or len(run.config.owners) == 1:
+        return {leader_of(run.config): path}
+    return dict.fromkeys(open_federation(run, with_data=False).source.whose_table(path), path)
 
 
 def leader_of(config: ExperimentConfig) -> str:

@@ -29,12 +29,12 @@ def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
     if config.training.start_from is None:
         return None
     if CheckpointStore(run_dir / "checkpoints").rounds():
-        return Start(whole_states(run_dir)[1], fresh=False)
+        return Start(whole_states(Run(run_dir))[1], fresh=False)
     with _named():
-        folder = _finished(config)
-        states = whole_states(folder)[1]
+        run = _finished(config)
+        states = whole_states(run)[1]
         if any("raw" not in states[name] for name in config.parties):
-            raise ConfigError(f"{folder}: {EARLIER}")
+            raise ConfigError(f"{run}: {EARLIER}")
         return Start(states, fresh=True)
 
 
@@ -43,12 +43,12 @@ def server_start(config: ExperimentConfig, run_dir: Path) -> Start | None:
     if config.training.start_from is None:
         return None
     if CheckpointStore(run_dir / "checkpoints").rounds():
-        return Start(read_checkpoint(run_dir).sections, fresh=False)
+        return Start(read_checkpoint(Run(run_dir)).sections, fresh=False)
     with _named():
-        folder = _finished(config)
-        sections = read_checkpoint(folder).sections
+        run = _finished(config)
+        sections = read_checkpoint(run).sections
         if any("model" in sections[name] for name in config.parties):
-            raise ConfigError(f"{folder}: was trained in one process, and so must be what starts from it")
+            raise ConfigError(f"{run}: was trained in one process, and so must be what starts from it")
         return Start(sections, fresh=True)
 
 
@@ -91,12 +91,12 @@ def _named() -> Generator[None]:
         raise ConfigError(f"training.start_from: {error}") from None
 
 
-def _finished(config: ExperimentConfig) -> Path:
-    """Return the folder of the run. Raises ConfigError unless it is finished and has the same models."""
+def _finished(config: ExperimentConfig) -> Run:
+    """Return the run. Raises ConfigError unless it is finished and has the same models."""
     run = _same_models(config)
     if not run.finished:
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
-    return run.folder
+    return run
 
 
 def _same_models(config: ExperimentConfig) -> Run:

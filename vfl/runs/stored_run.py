@@ -24,12 +24,16 @@ class Run:
     """A training in its folder. Raises ValueError for a folder without a run."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).resolve()
+        self.folder, self._named = Path(folder).resolve(), str(folder)
         if not (self.folder / "config.yaml").exists():
             joint = self.folder / "lvfl"
             compared = f", or {joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else ""
             told = kind_of(self.folder) or f"; name a folder of vfl.train or lvfl train{compared}"
             raise ConfigError(f"{folder}: holds no run{told}")
+
+    def __str__(self) -> str:
+        """Return the folder as it was named, for messages."""
+        return self._named
 
     @cached_property
     def config(self) -> ExperimentConfig:

@@ -19,6 +19,7 @@ from vfl.base.metrics import two_class_metrics
 from vfl.config import load_config
 from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
+from vfl.runs.stored_run import Run
 
 CONFIG = Path(__file__).with_name("flights.yaml").resolve()
 SEEDS = (0, 1, 2)
@@ -40,7 +41,9 @@ def areas(run: Path, data: Path, labels: dict[str, int]) -> dict[str, float]:
     """Return the AUC of a model's predictions of all test flights, and of two parts of them."""
     flights = data / "flights"
     tables = {name: flights / f"{name}.csv" for name in ("weather", "register")}
-    predicted = predict_in_process(run, None, (), "placeholder", {"airline": flights / "airline_test.csv"} | tables)
+    predicted = predict_in_process(
+        Run(run), None, (), "placeholder", {"airline": flights / "airline_test.csv"} | tables
+    )
     truth_N = torch.tensor([labels[key[0]] for key in predicted.keys[1:]])
     complete_N = torch.stack(list(predicted.present.values())).all(dim=0)
     scores_N = predicted.probabilities_NC[:, predicted.classes.index("yes")]

@@ -83,7 +83,7 @@ def rows_of(folder: Path, plan: Mapping[str, Any], parts: tuple[str, ...]) -> It
     audit, fast = plan["audit"], "fast" in parts
     for done in audit["rounds"] if fast else audit["rounds"][-1:]:
         slow = "slow" in parts and done == audit["rounds"][-1]
-        trained = load_run_with_data(folder / "run", done)
+        trained = load_run_with_data(Run(folder / "run"), done)
         for seen in watch(trained, done, audit["rows"]):
             if seen.party == audit["party"]:
                 for finding in attacks(seen, trained.server.config.seed, audit["slow_rows"] if slow else 0, fast=fast):

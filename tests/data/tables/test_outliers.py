@@ -49,7 +49,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
     folder = tmp_path_factory.mktemp("far")
     run_experiment(parse_config(settings(folder)), folder / "run", resume=False, console=Console(quiet=True))
-    return load_run_with_data(folder / "run")
+    return load_run_with_data(Run(folder / "run"))
 
 
 @CELLS

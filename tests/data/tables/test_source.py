@@ -23,6 +23,7 @@ from vfl.data.tables.source import Tables
 from vfl.predict.predict import predict_in_process, predict_new_rows, take_samples
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
+from vfl.runs.stored_run import Run
 
 FLIGHTS = 120
 
@@ -219,7 +220,7 @@ def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
 def check_predictions_of_the_test(folder):
     """The test samples by the airline's keys, with its labels, and the class that the threshold chooses."""
     with pytest.warns(UserWarning, match="dropped"):
-        heading, *rows = predict_in_process(folder / "run", None, ["weather"], "zeros").rows()
+        heading, *rows = predict_in_process(Run(folder / "run"), None, ["weather"], "zeros").rows()
     flights = {line.split(",")[0]: line.split(",")[5] for line in (folder / "airline.csv").read_text().splitlines()}
     assert heading == ["flight", "label", "prediction", "probability", "p_no", "p_yes", "owners"]
     assert [row[1] for row in rows] == [flights[row[0]] for row in rows]
@@ -244,7 +245,7 @@ def test_a_bad_table_leaves_no_run_and_no_half_written_prediction(tmp_path, cell
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties} | {"weather": bad}
     before = sorted((tmp_path / "run").rglob("*"))
     with pytest.raises(TableError, match=r"bad\.csv: .* row 32: "):
-        predict_in_process(tmp_path / "run", None, [], "zeros", paths)
+        predict_in_process(Run(tmp_path / "run"), None, [], "zeros", paths)
     assert sorted((tmp_path / "run").rglob("*")) == before
 
 

@@ -47,10 +47,7 @@ class TablePreparation(Preparation):
 
     def __init__(self, train: Samples, numbers: Numbers = "standardised") -> None:
         numbers_NF, (hashes_NK,) = train.features, train.more
-        # One column at a time, for memory.
-        fitted = [_mean_and_std(column_N) for column_N in numbers_NF.unbind(1)]
-        self.mean_F = torch.tensor([mean for mean, _ in fitted], dtype=torch.float64)
-        self.std_F = torch.tensor([std for _, std in fitted], dtype=torch.float64)
+        self.mean_F, self.std_F = _means_and_stds(numbers_NF)
         self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
         self.edges = [] if numbers == "standardised" else [_edges(column_N) for column_N in numbers_NF.unbind(1)]
         """Ascending edges of each number's bins, float64; empty if numbers are only standardised."""
@@ -194,11 +191,13 @@ def _fill(prepared: Tensor, place: int, columns: Sequence[Tensor]) -> int:
     return place
 
 
-def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
-    present_N = column_N[~column_N.isnan()]
-    mean, std = float(present_N.mean()), float(present_N.std(correction=0))
+def _means_and_stds(numbers_NF: Tensor) -> tuple[Tensor, Tensor]:
+    mean_F, std_F = (torch.empty(numbers_NF.shape[1], dtype=torch.float64) for _ in range(2))
+    for place, column_N in enumerate(numbers_NF.unbind(1)):  # one column at a time, for memory
+        present_N = column_N[~column_N.isnan()]
+        mean_F[place], std_F[place] = present_N.mean(), present_N.std(correction=0)
     # Relative to the mean: equal numbers far from 0 have a std above 0 by rounding, which would blow rounding up to 1.
-    return mean, std if std > MIN_STD * abs(mean) else 1.0
+    return mean_F, torch.where(std_F > MIN_STD * mean_F.abs(), std_F, 1.0)
 
 
 def _edges(column_N: Tensor) -> Tensor:

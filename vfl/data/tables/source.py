@@ -120,10 +120,10 @@ class Tables(Source):
     def outliers(self, party: str, preparation: Preparation, samples: Samples) -> Iterator[tuple[int, str]]:
         """Yield the row of each cell that is clipped, and a line that names its column."""
         assert isinstance(preparation, TablePreparation)
-        names = self.columns(party)[0]
         for row, number in preparation.far(samples):
+            name = self.columns(party)[0][number]
             far = f"{float(samples.features[row, number]):g} is over {FARTHEST:g} standard deviations"
-            yield row, f"column {names[number]!r}: {far} from the training mean; mend it or leave it empty"
+            yield row, f"column {name!r}: {far} from the training mean; mend it or leave it empty"
 
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
