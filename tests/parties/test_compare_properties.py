@@ -8,11 +8,14 @@ from conftest import small_config
 from sklearn.metrics import roc_auc_score
 from two_tables import sections_of, write_tables
 
-from vfl.comparison.compare import Comparison, _difference
+from vfl.comparison.compare import Comparison, _boosted, _difference
 from vfl.comparison.importance import metric_of
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Task
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import Split
 from vfl.messages.control import Permuted
 from vfl.runs.runtime import start_runtime
 
@@ -83,3 +86,31 @@ def test_a_pass_is_a_permutation(samples: int, batch_size: int):
         assert len(rows.unique()) == per_pass * batch_size
         assert set(rows.tolist()) <= set(range(samples))
     assert samples == 1 or not torch.equal(first, second)
+
+
+@pytest.mark.timeout(20)
+def test_many_rare_classes_do_not_keep_the_resamples_from_ending():
+    labels = torch.arange(60)
+    right, wrong = torch.eye(60, dtype=torch.float64), torch.eye(60, dtype=torch.float64).roll(1, 0)
+    found = _difference(Classification(60), right, wrong, labels)
+    assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_boosting_gives_a_class_without_training_rows_its_own_place():
+    draw = torch.Generator().manual_seed(0)
+    train_N, test_N = torch.arange(60) % 2 * 2, torch.arange(9) % 3  # class 1 is tested alone
+
+    def samples(labels_N: torch.Tensor) -> Samples:
+        numbers = labels_N[:, None].double() + torch.rand(len(labels_N), 1, generator=draw, dtype=torch.float64)
+        return Samples(
+            len(labels_N) + torch.arange(len(labels_N)),
+            numbers,
+            more=(torch.zeros(len(labels_N), 0, dtype=torch.int64),),
+        )
+
+    held = (Labels(len(each) + torch.arange(len(each)), each) for each in (train_N, test_N))
+    split = Split((PartyData("all", samples(train_N), samples(test_N)),), LabelData(("a", "b", "c"), *held))
+    told_MC = _boosted(split, Classification(3), seed=0)
+    assert told_MC.shape == (9, 3)
+    assert told_MC.argmax(dim=1)[test_N != 1].tolist() == test_N[test_N != 1].tolist()
+    assert not told_MC[:, 1].any()

@@ -272,7 +272,9 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
     model = kind(random_state=seed, categorical_features=few or None, **own)
     model.fit(train, split.labels.train.values.numpy())
     if isinstance(task, Classification):
-        return torch.from_numpy(model.predict_proba(test))
+        told_MC = torch.zeros(len(test), task.classes, dtype=torch.float64)  # it knows no class without training rows
+        told_MC[:, model.classes_] = torch.from_numpy(model.predict_proba(test))
+        return told_MC
     return torch.from_numpy(model.predict(test))[:, None]
 
 
@@ -305,8 +307,10 @@ def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor
 
     stream = generator(0, "bootstrap")
     count, drawn = len(labels_M), list[float]()
+    # AUC needs both of two classes; all of many rare ones would hardly ever be drawn.
+    both = isinstance(task, Classification) and task.classes == 2
     while len(drawn) < RESAMPLED:
         rows = torch.randint(count, (count,), generator=stream)
-        if not isinstance(task, Classification) or len(labels_M[rows].unique()) == len(labels_M.unique()):
+        if not both or len(labels_M[rows].unique()) == 2:
             drawn.append(of(rows))
     return percentile_estimate(of(torch.arange(count)), drawn)
