@@ -9,6 +9,8 @@ from shorthand import release
 
 from vfl.base.costs import PartyCosts
 from vfl.core.costs.forecast import Cost
+from vfl.core.party import FeatureParty
+from vfl.core.server import HeadServer
 from vfl.messages.control import Prices
 from vfl.messages.messages import MessageError
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds
@@ -21,16 +23,20 @@ def payload(costs: PartyCosts, direction: str) -> int:
     return sum(by_kind.get(kind, 0) for kind in FORECAST_KINDS)
 
 
+def parties_of(server: HeadServer) -> list[FeatureParty]:
+    return [each.link.party for each in server.roster]
+
+
 @pytest.mark.parametrize(
-    ("labels", "head_sync", "iterations", "staleness"),
+    ("labels", "head_sync", "iterations", "staleness", "refit"),
     [
-        release("shared", "replay", 2, 0),
-        ("shared", "broadcast", 1, 2),
-        ("server", "replay", 2, 1),
+        release("shared", "replay", 2, 0, False),
+        ("shared", "broadcast", 1, 2, False),
+        ("server", "replay", 2, 1, True),
     ],
 )
 def test_every_rounds_costs_are_those_that_were_forecast(
-    build, labels: str, head_sync: str, iterations: int, staleness: int
+    build, labels: str, head_sync: str, iterations: int, staleness: int, refit: bool
 ):
     training = {"labels": labels, "head_sync": head_sync, "local_iterations": iterations, "staleness": staleness}
     server = build(
@@ -43,9 +49,11 @@ def test_every_rounds_costs_are_those_that_were_forecast(
         lightweighting={
             "alpha": {"party_1": {1: 0.35, 2: 0.2}, "party_2": {0: 0.5}, "party_3": {2: 0.01}},
             "beta": {"party_1": {1: 0.25, 3: 0.8}, "party_2": 0.5},
+            "pruning": {"refit": refit},
         },
     )
-    for round_index, forecast in enumerate(planned_rounds(server, server.price_list.forecast)):
+    planned = planned_rounds(server, server.price_list.forecast, parties_of(server))
+    for round_index, forecast in enumerate(planned):
         before = copy.deepcopy(server.ledger.costs)
         server.train_round(round_index)
         for name, now in server.ledger.costs.items():
@@ -61,7 +69,7 @@ def test_every_rounds_costs_are_those_that_were_forecast(
 def test_coded_frames_are_forecast_as_of_normal_values(build, spacing: dict[str, float]):
     wire = spacing | {"gradients": spacing, "coding": "entropy", "rounding": "dithered"}
     server = build(training={"labels": "server", "batch_size": 48}, wire=wire)
-    forecast = next(planned_rounds(server, server.price_list.forecast))
+    forecast = next(planned_rounds(server, server.price_list.forecast, parties_of(server)))
     server.train_round(0)
     for name, costs in server.ledger.costs.items():
         sent = payload(costs, "up"), payload(costs, "down")
@@ -70,7 +78,7 @@ def test_coded_frames_are_forecast_as_of_normal_values(build, spacing: dict[str,
 
 def test_rows_that_parties_lack_are_not_forecast(build):
     server = build(training={"party_dropout": 0.5, "rounds": 8})
-    forecast = sum_of(planned_rounds(server, server.price_list.forecast))
+    forecast = sum_of(planned_rounds(server, server.price_list.forecast, parties_of(server)))
     for round_index in range(8):
         server.train_round(round_index)
     for name, costs in server.ledger.costs.items():
@@ -120,7 +128,7 @@ def test_a_plan_ends_with_the_saved_shares_of_the_whole_run_and_its_time(build):
         training={"rounds": 2},
         lightweighting={"alpha": 0.5, "beta": 0.5},
     )
-    *_, total = plan_tables(server, [each.link.party for each in server.roster])
+    *_, total = plan_tables(server, parties_of(server))
     cells = [[*column.cells] for column in total.columns]
     assert cells[0][-1] == "all"
     for round_index in range(2):

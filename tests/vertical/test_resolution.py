@@ -98,10 +98,11 @@ def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str)
         lightweighting={
             "resolution": {"party_1": {0: 0.5, 2: 1.0}, "party_2": {1: 0.25, 2: 0.7, 3: 1.0}},
             "alpha": {"party_1": {1: 0.3, 2: 0.5}, "party_2": {1: 0.4}, "party_3": 0.4},
+            "pruning": {"refit": labels == "server"},
         },
     )
     parties, sizes = parties_of(server), {"party_1": (0.5, 0.5, 1, 1), "party_2": (1, 0.25, 0.7, 1)}
-    for round_index, forecast in enumerate(planned_rounds(server, server.price_list.forecast)):
+    for round_index, forecast in enumerate(planned_rounds(server, server.price_list.forecast, parties)):
         before = copy.deepcopy(server.ledger.costs)
         metrics = server.train_round(round_index)
         for party in parties:

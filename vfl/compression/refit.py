@@ -43,8 +43,9 @@ class Refit:
 
     def __init__(self, embed_sample: Callable[[], object], macs: int = 0) -> None:
         self._embed_sample = embed_sample
+        self._products: dict[str, Tensor] = {}
         self._weights: dict[str, Tensor] = {}
-        self.macs = macs
+        self.macs: int = macs
         """Multiply-accumulates so far."""
 
     def measure(self, model: nn.Module, positions: Mapping[str, Tensor]) -> None:
@@ -59,20 +60,9 @@ class Refit:
             # Outputs are the first dimension; depthwise convolutions have one input each and lose none.
             if positions.get(f"{name}.weight", layer.weight).shape[1:] != layer.weight.shape[1:]
         }
-        products: dict[str, Tensor] = {}
-
-        def read(name: str, layer: PrunableLayer, inputs: Tensor) -> None:
-            # Of all pixels, though few are chosen: as many as the input has, or fewer.
-            values = layer.weight[0].numel() * inputs[0, 0].numel() if inputs.dim() == 4 else inputs[0].numel()
-            for part in inputs.detach().split(max(1, VALUES_AT_ONCE // values)):
-                with torch.autocast(part.device.type, enabled=False):  # in bfloat16 the sums would lose too many digits
-                    patches_NI = _patches(layer, part)
-                    product_II = patches_NI.t() @ patches_NI
-                products[name] = products[name] + product_II if name in products else product_II
-                self.macs += len(patches_NI) * product_II.numel()
 
         def hook(name: str, layer: PrunableLayer) -> RemovableHandle:
-            return layer.register_forward_pre_hook(lambda _, inputs: read(name, layer, cast(Tensor, inputs[0])))
+            return layer.register_forward_pre_hook(lambda _, inputs: self._read(name, layer, cast(Tensor, inputs[0])))
 
         hooks = [hook(name, layer) for name, layer in reading.items()]
         try:
@@ -80,8 +70,19 @@ class Refit:
         finally:
             for each in hooks:
                 each.remove()
-        for name in list(products):  # one after the other leaves: the largest have hundreds of megabytes
-            self._solve(name, reading[name], products.pop(name), positions[f"{name}.weight"])
+        for name in list(self._products):  # one after the other leaves: the largest have hundreds of megabytes
+            self._solve(name, reading[name], self._products.pop(name), positions[f"{name}.weight"])
+
+    def _read(self, name: str, layer: PrunableLayer, inputs: Tensor) -> None:
+        """Add the products of a layer's inputs."""
+        # Of all pixels, though few are chosen: as many as the input has, or fewer.
+        values = layer.weight[0].numel() * inputs[0, 0].numel() if inputs.dim() == 4 else inputs[0].numel()
+        for part in inputs.detach().split(max(1, VALUES_AT_ONCE // values)):
+            with torch.autocast(part.device.type, enabled=False):  # in bfloat16 the sums would lose too many digits
+                patches_NI = _patches(layer, part)
+                product_II = patches_NI.t() @ patches_NI
+            self._products[name] = self._products[name] + product_II if name in self._products else product_II
+            self.macs += len(patches_NI) * product_II.numel()
 
     def _solve(self, name: str, layer: PrunableLayer, product_II: Tensor, positions: Tensor) -> None:
         """Set a layer's new weights from the sums of its inputs' products, the last input being 1 if it has a bias."""
@@ -102,7 +103,7 @@ class Refit:
         if failed:  # the inputs differ too much in size for float32's sums
             return
         more_FO = torch.cholesky_solve(wanted_FO, factor).to(whole_OI.dtype)
-        self.macs += wanted_FO.shape[0] * lost_IO.numel() + len(fitted) ** 3 // 6 + len(fitted) * more_FO.numel()
+        self.macs += _solution_macs(layer, positions)
         weight_OK = whole_OI[outputs][:, kept] + more_FO[: len(kept)].t()
         self._weights[f"{name}.weight"] = weight_OK.view(positions.shape)
         if layer.bias is not None:
@@ -114,6 +115,31 @@ class Refit:
             for name, weight in self._weights.items():
                 model.get_parameter(name).copy_(weight)
         self._weights.clear()
+
+
+class RefitCount(Refit):
+    """Counts what a refit to ``rows`` samples takes, from the shapes of one; ``macs`` are those of all their passes.
+
+    No weight changes.
+    """
+
+    def __init__(self, embed_one: Callable[[], object], macs: int, rows: int) -> None:
+        super().__init__(embed_one, macs)
+        self._rows = rows
+
+    def _read(self, name: str, layer: PrunableLayer, inputs: Tensor) -> None:
+        self._products[name] = patches_NI = _patches(layer, inputs.detach())
+        self.macs += self._rows * len(patches_NI) * patches_NI.shape[1] ** 2
+
+    def _solve(self, name: str, layer: PrunableLayer, product_II: Tensor, positions: Tensor) -> None:
+        self.macs += _solution_macs(layer, positions)
+
+
+def _solution_macs(layer: PrunableLayer, positions: Tensor) -> int:
+    """Return the multiply-accumulates of solving for a layer that keeps ``positions`` of its weights."""
+    outputs, kept = positions.flatten(1).shape
+    lost, fitted = layer.weight[0].numel() - kept, kept + (layer.bias is not None)
+    return fitted * lost * outputs + fitted**3 // 6 + fitted**2 * outputs
 
 
 def _patches(layer: PrunableLayer, inputs: Tensor) -> Tensor:

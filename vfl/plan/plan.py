@@ -1,20 +1,27 @@
 """Tables of the costs and savings of alpha and beta for each party, before training."""
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from rich.table import Table
 
 from vfl.base.amounts import amount, duration
 from vfl.base.costs import savings
+from vfl.base.macs import count_macs
+from vfl.compression.refit import RefitCount
 from vfl.config.devices import DeviceConfig
+from vfl.config.schedules import schedule_of, value_at
 from vfl.console import numbers_table
+from vfl.core.batch_statistics import embed_still
 from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
 from vfl.core.costs.schedule import Ratios, scheduled, with_resolutions
+from vfl.core.finished_model import REFIT_SAMPLES
 from vfl.core.party import FeatureParty
+from vfl.core.resolution import resized
 from vfl.core.server import HeadServer
 
 TIMED_PASSES = 3
@@ -43,12 +50,15 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
         for line in lines:
             table.add_row(*line[: len(headings)])
         yield table
-    yield _total(server, forecast)
+    yield _total(server, forecast, parties)
 
 
-def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str, Cost]]:
+def planned_rounds(
+    server: HeadServer, forecast: Forecast, parties: Sequence[FeatureParty]
+) -> Iterator[dict[str, Cost]]:
     """Yield each round's cost to every party with the configuration's own ratios."""
     ratios = server.config.lightweighting
+    refits = {party.name: planned_refits(party) for party in parties}
     assign = scheduled(ratios.alpha, ratios.beta, forecast.macs)
     before = dict.fromkeys(forecast.macs, Ratios())
     for round_index in range(server.config.training.rounds):
@@ -56,8 +66,34 @@ def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str,
             name: wanted._replace(alpha=max(wanted.alpha, before[name].alpha))  # nothing is un-pruned
             for name, wanted in with_resolutions(assign(round_index, ()), ratios, round_index).items()
         }
-        yield forecast.round(now, before)
+        yield {
+            name: cost._replace(macs=cost.macs + refits[name].get(round_index, 0))
+            for name, cost in forecast.round(now, before).items()
+        }
         before = now
+
+
+def planned_refits(party: FeatureParty) -> dict[int, int]:
+    """Return the multiply-accumulates of refitting a party's model, by the round that prunes it."""
+    ratios, refits = party.config.lightweighting, dict[int, int]()
+    if not ratios.pruning.refit:
+        return refits
+    # In one call, so that the pruner's model is the copy.
+    model, pruner = copy.deepcopy((party.model, party.pruner))
+    held_N = party.data.train.held_rows()
+    one, rows = party.data.train.take(held_N[:1]), min(REFIT_SAMPLES, len(held_N))
+    for round_index in range(party.config.training.rounds):
+        alpha = value_at(schedule_of(ratios.alpha, party.name), round_index)
+        if alpha <= pruner.alpha_max:
+            continue
+        size = value_at(ratios.resolution_of(party.name), round_index)
+        samples = one if size == 1 else resized(party.name, party.data, one, size)
+        example = party.batch(samples, torch.tensor([0]))
+        embed_one = partial(embed_still, model, example, party.runtime)
+        count = RefitCount(embed_one, rows * count_macs(model, *example), rows)
+        if pruner.prune_to(alpha, refit=count):
+            refits[round_index] = count.macs
+    return refits
 
 
 def measured_macs_per_s(party: FeatureParty) -> float:
@@ -95,9 +131,9 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
         )
 
 
-def _total(server: HeadServer, forecast: Forecast) -> Table:
+def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeatureParty]) -> Table:
     """Return the whole run's costs with its own ratios, a row per party, and what they save."""
-    rounds, dense = [*planned_rounds(server, forecast)], dict.fromkeys(forecast.macs, Ratios())
+    rounds, dense = [*planned_rounds(server, forecast, parties)], dict.fromkeys(forecast.macs, Ratios())
     unlightened = forecast.round(dense, dense)
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
     table = numbers_table(title, ("party", "MACs", "saved", "sent up", "come down", "saved"))
