@@ -128,6 +128,7 @@ def test_nothing_is_public_by_accident():
         "VerticalRegressor",
         "compare",
         "fit",
+        "prune",
         "report",
         "train",
     ]

@@ -13,6 +13,7 @@ PUBLIC = {
     **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "vfl.api.estimators"),
     **dict.fromkeys(("Party", "fit"), "vfl.api.fit"),
     "compare": "vfl.comparison.compare",
+    "prune": "vfl.predict.prune_run",
 }
 """The module of each public name."""
 

@@ -36,6 +36,7 @@ GROUPS = {
     },
     "use a model": {
         "predict": "predict with a trained split model",
+        "prune": "make a finished run's models smaller, without training",
         "serve": "answer scores by key, while the owners are at work",
         "export": "write a trained model as torch.export and ONNX files",
     },

@@ -5,12 +5,10 @@ import re
 from collections.abc import Iterable, Mapping
 
 import pytest
-from shorthand import release
+from shorthand import parties_of, release
 
 from vfl.base.costs import PartyCosts
 from vfl.core.costs.forecast import Cost
-from vfl.core.party import FeatureParty
-from vfl.core.server import HeadServer
 from vfl.messages.control import Prices
 from vfl.messages.messages import MessageError
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds
@@ -21,10 +19,6 @@ FORECAST_KINDS = ("embedding", "gradient", "head")
 def payload(costs: PartyCosts, direction: str) -> int:
     by_kind = costs.uplink_bytes if direction == "up" else costs.downlink_bytes
     return sum(by_kind.get(kind, 0) for kind in FORECAST_KINDS)
-
-
-def parties_of(server: HeadServer) -> list[FeatureParty]:
-    return [each.link.party for each in server.roster]
 
 
 @pytest.mark.parametrize(

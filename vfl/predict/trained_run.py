@@ -58,13 +58,14 @@ def read_checkpoint(run: Run, done: int | None = None) -> RunCheckpoint:
     return RunCheckpoint(config, done, checkpoints.digest(done), sections)
 
 
-def load_run_with_data(run: Run, done: int | None = None) -> InProcess:
+def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConfig | None = None) -> InProcess:
     """Return the experiment with its data as at the end of the run, or after ``done`` rounds, to train on.
 
-    The models are in evaluation mode. Raises as ``read_checkpoint``; ConfigError if other processes keep the parties'
-    models, ValueError if the data has changed or is missing.
+    ``config`` replaces the run's own. The models are in evaluation mode. Raises as ``read_checkpoint``; ConfigError if
+    other processes keep the parties' models, ValueError if the data has changed or is missing.
     """
-    config, sections = whole_states(run, done)
+    own, sections = whole_states(run, done)
+    config = config or own
     start = None if config.training.start_from is None else Start(sections, fresh=False)
     built = build_in_process(config, start_runtime(config), start=start)
     built.server.load_state_dict(sections)

@@ -1,0 +1,62 @@
+"""Make a finished run's models smaller, without training: lvfl prune RUN alpha=0.4 [key=value ...] [--out DIR].
+
+Writes a new run: every party's model pruned to alpha, the layers that read what was removed fitted to their former
+outputs by least squares over the party's own training rows (lightweighting.pruning.refit), the head as it was. Shows
+what that costs in the test and saves. Settings are those of lightweighting: alpha, a number or {PARTY: number}, and
+pruning.refit, pruning.importance, pruning.round_to. DIR is used as any run: lvfl predict, lvfl export, lvfl report.
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfl.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
+
+if TYPE_CHECKING:
+    from vfl.runs.stored_run import Run
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run of one process")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="alpha=0.4, pruning.round_to=16")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN-pruned)")
+
+
+@command(__doc__, add_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Prune, and show before and after."""
+    from vfl.config.files import parse_overrides
+    from vfl.predict.prune_run import prune
+    from vfl.runs.stored_run import Run
+
+    before = Run(arguments.run)
+    show(before, prune(before, parse_overrides(arguments.settings), run_dir=arguments.out), console)
+    return DONE
+
+
+def show(before: "Run", after: "Run", console: ShowConsole) -> None:
+    """Show each party's costs and the test, of both runs."""
+    from vfl.base.amounts import amount
+    from vfl.base.costs import savings
+    from vfl.base.metrics import format_metric, title
+
+    table = numbers_table("a sample", ("party", "alpha", "MACs before", "after", "saved", "parameters before", "after"))
+    for name, old in before.summary["parties"].items():
+        new = after.summary["parties"][name]
+        pairs = [[amount(each[key]) for each in (old, new)] for key in ("macs_per_sample", "parameters")]
+        saved = f"{savings(new['macs_per_sample'], old['macs_per_sample']):.0%}"
+        table.add_row(name, f"{new['alpha']:g}", *pairs[0], saved, *pairs[1])
+    console.print(table)
+    key = f"{before.config.data.evaluated}_metrics"
+    for name, value in before.summary[key].items():
+        now = after.summary[key][name]
+        console.print(f"{title(name)}: {format_metric(name, value)} before, {format_metric(name, now)} after")
+    console.print(f"the new run: {after.folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
