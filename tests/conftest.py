@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fork_server import ForkServer
+from fork_server import ForkServer, blank
 from hypothesis import settings
 
 import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
 from vfl.compression import codec, sparsify
 from vfl.config import ExperimentConfig, parse_config
-from vfl.core import embeddings
+from vfl.core import embeddings, pruning_pictures
 from vfl.core.local import build_in_process
 from vfl.core.server import HeadServer
 from vfl.runs.runtime import start_runtime
@@ -67,6 +67,14 @@ def frozen():
     """Spare the collector what is there before a file's tests: a training asks it to go through all of PyTorch."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undrawn():
+    """Draw no prunings; a file that tests the pictures has an empty fixture of this name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pruning_pictures, "draw_widths", blank)
+        yield
 
 
 @pytest.fixture(autouse=True)

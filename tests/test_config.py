@@ -373,7 +373,7 @@ def test_a_copy_with_other_data_has_their_owners_and_all_copies_of_one_experimen
             "training.optimizer.learning_rate={0:0.2}",
             "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}",
         ),
-        ("seed=" + "[" * 3000 + "]" * 3000, "seed: is nested too deeply to be a value"),
+        ("seed=" + "[" * 600 + "]" * 600, "seed: is nested too deeply to be a value"),
     ],
 )
 def test_what_a_user_slips_on_is_explained(override: str, line: str):

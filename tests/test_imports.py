@@ -16,8 +16,6 @@ TRAINING = {"google", "pandas", "PIL", "pyarrow", "pydantic", "rich", "tensorboa
 """What a training of tables cannot do without; TensorBoard and what it needs write the curves, and Arrow
 imports the pandas of those who have it."""
 TRAINED = """
-import sys
-import vfl
 vfl.train("quickstart_tables", {"training.rounds": 1, "lightweighting.alpha": 0}, run_dir=sys.argv[1])
 """
 PARTY = """
@@ -25,25 +23,31 @@ import vfl.commands.party
 from vfl.parties.network.party.party_process import follow_party, run_party
 """
 USES = {
-    "import vfl": ("import vfl", set[str]()),
-    "vfl.VerticalClassifier": (  # scikit-learn, which it is a part of, brings the next two
-        "import vfl; vfl.VerticalClassifier; vfl.VerticalRegressor",
-        {"pandas", "pyarrow", "pydantic", "rich", "scipy", "sklearn"},
-    ),
-    "vfl.train": ("import vfl; vfl.train; vfl.report; vfl.Run", TRAINING - {"PIL", "pandas"}),
-    "a training of tables": (TRAINED, TRAINING),
-    "a party": (PARTY, {"cryptography", "grpc", "pydantic", "rich", "torch", "torch_pruning"}),
-    "a command's help": ("import vfl.commands.train, vfl.commands.serve", {"rich"}),
+    "a training": [
+        ("import vfl", set[str]()),
+        ("vfl.train; vfl.report; vfl.Run", TRAINING - {"PIL", "pandas"}),
+        (TRAINED, TRAINING),
+    ],
+    "vfl.VerticalClassifier": [  # scikit-learn, which it is a part of, brings the next two
+        (
+            "import vfl; vfl.VerticalClassifier; vfl.VerticalRegressor",
+            {"pandas", "pyarrow", "pydantic", "rich", "scipy", "sklearn"},
+        )
+    ],
+    "a party": [(PARTY, {"cryptography", "grpc", "pydantic", "rich", "torch", "torch_pruning"})],
+    "a command's help": [("import vfl.commands.train, vfl.commands.serve", {"rich"})],
 }
-"""Code and the slow packages that it may import, by use."""
+"""Code, and the slow packages that are then allowed to be imported, by use: one after the other, in one process."""
 
 
 @pytest.mark.parametrize("use", USES)
 def test_only_what_a_use_needs_is_imported(use: str, tmp_path: Path) -> None:
-    code, allowed = USES[use]
-    code += f"\nimport sys; print(*sorted({SLOW!r} & set(sys.modules)))"
+    steps, told = USES[use], f"print('imported', *sorted({SLOW!r} & set(sys.modules)))"
+    code = "\n".join(["import sys", *(f"{step}\n{told}" for step, _ in steps)])
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "run")], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()[-1].split()) <= allowed
+    imported = [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("imported")]
+    for found, (step, allowed) in zip(imported, steps, strict=True):
+        assert found <= allowed, step

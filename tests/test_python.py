@@ -12,6 +12,8 @@ import vfl
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL)
+OF_RUNS = 1 + next(number for number, block in enumerate(BLOCKS) if "ratios=" in block)
+"""Blocks up to the one of a run with chosen ratios; the others are of estimators, comparisons and own modules."""
 RUNS = ("pruned", "whole", "chosen")
 TINY = """base: quickstart
 threads: 1
@@ -29,19 +31,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, Any]:
-    """Run the page's blocks one after another, as a notebook does, on a quickstart that is tiny; return their names."""
+    """Run the page's blocks up to the ratios that a function chooses, on a quickstart that is tiny; return their names.
+
+    One after another, as a notebook does.
+    """
+    (folder / "quickstart").write_text(
+        TINY.replace("base: quickstart", f"base: {ROOT / 'configs' / 'quickstart.yaml'}")
+    )
+    return run_blocks(BLOCKS[:OF_RUNS], folder, {})
+
+
+def run_blocks(blocks: list[str], folder: Path, names: dict[str, Any]) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        Path("quickstart").write_text(TINY.replace("base: quickstart", f"base: {ROOT / 'configs' / 'quickstart.yaml'}"))
-        names: dict[str, Any] = {}
-        for block in BLOCKS:
+        for block in blocks:
             exec(compile(block, "docs/python.md", "exec"), names)
     return names
 
 
 @pytest.mark.release
 def test_the_page_runs_as_it_stands(told: dict[str, Any], folder: Path):
-    """Checks what its blocks leave behind, the ratios that a function chose included."""
+    """Runs the rest, and checks what the blocks leave behind, the ratios that a function chose included."""
+    run_blocks(BLOCKS[OF_RUNS:], folder, dict(told))
     pruned, whole, chosen = (json.loads((folder / f"runs/{name}/summary.json").read_text()) for name in RUNS)
     assert pruned["train_macs"] < whole["train_macs"] == whole["unpruned_train_macs"]
     assert told["probabilities_NC"].shape == (3, 10)

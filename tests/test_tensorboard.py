@@ -28,6 +28,11 @@ def events_of(folder: Path) -> EventAccumulator:
     return events
 
 
+@pytest.fixture(autouse=True, scope="module")
+def undrawn():
+    """Draw: the pictures are tested here."""
+
+
 @pytest.fixture(scope="module")
 def trained(build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events of a vertical run in which one party is pruned in round 1 and all in round 2, with a resume between."""
