@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import small_config
 from shorthand import parties_of
 from torch import Tensor, nn
 
@@ -117,6 +118,26 @@ def test_outputs_are_nearer_to_the_whole_models(make: type[nn.Module]):
     assert {name: each.shape for name, each in model.state_dict().items()} == {
         name: each.shape for name, each in cut.state_dict().items()
     }
+
+
+@pytest.mark.parametrize("kind", ["vgg11", "vgg16"])
+def test_a_vggs_embeddings_of_other_rows_are_nearer_to_the_whole_models(build, kind: str):
+    """As they are evaluated: statistics are those of each model's weights."""
+    models = {"feature": {"kind": kind, "width": 0.25, "embedding_size": 8}, "head": {"hidden": [16]}}
+    server: HeadServer = build(
+        models=models,
+        data={"train_samples": 256, "partition": {"rows": 1, "columns": 1}},  # with 48 rows VGG16 gains little
+        lightweighting={"pruning": {"refit": True}},
+    )
+    (party,) = parties_of(server)
+    rows = [party.test.features]
+    whole = party.evaluated.embed("finished", rows, 0.0)
+    refitted = party.evaluated.embed("pruned", rows, 0.4)
+    party.evaluated.forget()
+    party.evaluated.config = small_config()
+    cut = party.evaluated.embed("pruned", rows, 0.4)
+    errors = [float((each - whole).square().mean()) for each in (refitted, cut)]
+    assert errors[0] < 0.8 * errors[1]
 
 
 def test_a_pruning_of_dead_filters_changes_no_bit():
