@@ -215,6 +215,20 @@ def test_a_docstring_begins_with_what_a_function_does_or_a_thing_is():
     assert wrong == []
 
 
+def test_no_function_is_longer_than_a_screen_and_no_file_than_one_can_hold():
+    long: list[str] = []
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
+        if len(path.read_text(encoding="utf-8").splitlines()) > 500:
+            long.append(f"{path.relative_to(ROOT)} has more than 500 lines")
+    for path in SOURCES:
+        for node in parsed(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno >= 60:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name} has more than 60 lines")
+    assert long == []
+
+
 def test_no_room_asks_for_the_mode():
     assert [
         str(path)

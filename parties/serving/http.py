@@ -126,21 +126,7 @@ def make_app(scorer: Scorer) -> FastAPI:
             raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
 
     app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
-
-    @app.get("/", include_in_schema=False)
-    async def begin() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
-        return {"scores": "POST /v1/predict", "interface": "/docs", "status": "/readyz"}
-
-    @app.get("/healthz")
-    async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
-        return {"status": "ok"}
-
-    @app.get("/readyz", responses={503: {}})
-    async def ready(response: Response) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
-        parties = scorer.ready()
-        needed = all if settings.when_absent == "refuse" else any
-        response.status_code = 200 if needed(parties.values()) else 503
-        return {"model": scorer.version.digest, "parties": parties}
+    app.include_router(_state_routes(scorer))
 
     @app.get("/metrics", dependencies=guard)
     async def measured() -> Response:  # pyright: ignore[reportUnusedFunction]
@@ -159,6 +145,28 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.state.quick = _Quick(scorer, read_secret(settings.token), score, requests.labels(200).inc, local=local)
     app.add_middleware(_Bounded, local=local, at_once=app.state.quick.answer)
     return app
+
+
+def _state_routes(scorer: Scorer) -> APIRouter:
+    """Return what anybody may ask: what there is, and whether the service and its owners are there."""
+    router = APIRouter()
+
+    @router.get("/", include_in_schema=False)
+    async def begin() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"scores": "POST /v1/predict", "interface": "/docs", "status": "/readyz"}
+
+    @router.get("/healthz")
+    async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"status": "ok"}
+
+    @router.get("/readyz", responses={503: {}})
+    async def ready(response: Response) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        parties = scorer.ready()
+        needed = all if scorer.settings.when_absent == "refuse" else any
+        response.status_code = 200 if needed(parties.values()) else 503
+        return {"model": scorer.version.digest, "parties": parties}
+
+    return router
 
 
 def _outcome_routes(scorer: Scorer) -> APIRouter:

@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,31 +149,26 @@ def fit(
     given = GivenModules(models, copy.deepcopy(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
-
-    def build(config: ExperimentConfig, stage: Stage) -> Built:
-        source = Objects(config.data, config.seed)
-        source.task, source.given = config.task, split
-        start = start_of(config, stage.run_dir)
-        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given, start))
-        return Built(built[0].server)
-
-    temporary = Path(tempfile.mkdtemp(prefix="lvfl-")) if run_dir is None else None
-    folder = Path(run_dir) if run_dir is not None else cast(Path, temporary) / "run"
-    outcome = run_experiment(
-        config,
-        folder,
-        resume=resume,
-        console=ShowConsole() if verbose else Console(quiet=True),
-        extra_callbacks=callbacks,
-        build=build,
-    )
+    build = partial(_build, split, given, built)
+    folder = Path(tempfile.mkdtemp(prefix="lvfl-"), "run") if run_dir is None else Path(run_dir)
+    console = ShowConsole() if verbose else Console(quiet=True)
+    outcome = run_experiment(config, folder, resume=resume, console=console, extra_callbacks=callbacks, build=build)
     if not outcome.finished:
         raise outcome.interruption(folder)
     trainer = built[0].server.trainer
     run = ObjectsRun(folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
-    if temporary is not None:
-        weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
+    if run_dir is None:
+        weakref.finalize(run, shutil.rmtree, folder.parent, ignore_errors=True)
     return run
+
+
+def _build(split: Split, given: GivenModules, built: list[InProcess], config: ExperimentConfig, stage: Stage) -> Built:
+    """Return what trains the given rows and modules; also append it to ``built``."""
+    source = Objects(config.data, config.seed)
+    source.task, source.given = config.task, split
+    start = start_of(config, stage.run_dir)
+    built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given, start))
+    return Built(built[0].server)
 
 
 def _rows_by_party(parties: Sequence[Party], y: Any) -> dict[str, Rows]:

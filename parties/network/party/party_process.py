@@ -140,7 +140,8 @@ def run_party(
     forget_attempt(run_dir, ACTIONS)
     config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=True)
-    holding = load_holding(config, name, samples, party_start(config, name, run_dir))
+    start = partial(party_start, config, name, run_dir)
+    holding = load_holding(config, name, samples, start())
     restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
@@ -151,18 +152,8 @@ def run_party(
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
-        passed_on, own_start = partial(pass_on, workers), partial(party_start, config, name, run_dir)
-        worker = PartyWorker(
-            welcome.run,
-            restore,
-            store,
-            own_start,
-            consent,
-            passed_on,
-            notes.answer,
-            holding.wanted,
-            notes.warn_of_unseen_values,
-        )
+        passed_on, warn = partial(pass_on, workers), notes.warn_of_unseen_values
+        worker = PartyWorker(welcome.run, restore, store, start, consent, passed_on, notes.answer, holding.wanted, warn)
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
