@@ -247,7 +247,8 @@ class _Vertical(BaseEstimator):
         if not any("duplicates" in name for name in self.settings or {}):
             refuse_repeated(owners)
         tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
-        values = table_settings(rows - (0 if again else len(tested)), self.rounds)
+        classes = len(getattr(self, "classes_", ()))  # none where the label is an amount
+        values = table_settings(rows - (0 if again else len(tested)), classes, self.rounds)
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"name": "python", "seed": seed, "task": self._task}
         values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}

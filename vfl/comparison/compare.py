@@ -115,7 +115,8 @@ def experiment_of(
     The key of an owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
     """
     proposed: dict[str, dict[str, object]] = {}
-    leader, rows = next(iter(tables)), 1
+    leader, rows, classes = next(iter(tables)), 1, 0
+    given = parse_overrides(overrides)
     for owner, file in tables.items():
         columns = describe_table(file)
         names = [each.name for each in columns]
@@ -127,11 +128,14 @@ def experiment_of(
         if owner == leader and label not in names:
             raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
         proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
-        rows = columns[0].rows if owner == leader else rows
-    values = table_settings(rows)
+        if owner == leader:
+            rows = columns[0].rows
+            if given.get("task") != "regression":
+                classes = next(len(each.values) for each in columns if each.name == label)
+    values = table_settings(rows, classes)
     values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
     values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}
-    return parse_config(lay_over(values, parse_overrides(overrides)))
+    return parse_config(lay_over(values, given))
 
 
 def _some(names: Sequence[str]) -> str:
