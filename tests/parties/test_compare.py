@@ -2,8 +2,10 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from rich.console import Console
@@ -110,6 +112,29 @@ def test_files_alone_tell_the_gain_and_a_report_begins_with_it(config: Experimen
     vfl.report([vfl.Run(tmp_path / "lvfl")], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert page.partition("</h1>")[2].strip().startswith(f"<p><strong>{found.headline()}</strong>")
+
+
+@pytest.mark.filterwarnings("ignore:no better than a constant")
+@pytest.mark.parametrize(
+    ("classes", "task", "wide"), [(8, (), 0), (9, (), 9), (70, (), 64), (70, ("task=regression",), 0)]
+)
+def test_many_classes_have_wider_models_from_files_as_from_python(
+    tmp_path: Path, classes: int, task: tuple[str, ...], wide: int
+):
+    labels = np.arange(10 * classes) % classes
+    rows = pd.DataFrame({"key": [f"k{row}" for row in range(len(labels))], "a": np.arange(len(labels)) / 7})
+    rows.assign(label=labels).to_csv(tmp_path / "bank.csv", index=False)
+    rows.to_csv(tmp_path / "shop.csv", index=False)
+    tables = [part for owner in ("bank", "shop") for part in ("--table", f"{owner}={tmp_path / owner}.csv")]
+    proposed = _read(*tables, "--label", "label", "--key", "bank=key", "--key", "shop=key", *task)
+    quick: Any = {"rounds": 1, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 1}}
+    kind = vfl.VerticalRegressor if task else vfl.VerticalClassifier
+    fitted = kind(**quick).fit({"bank": rows[["a"]], "shop": rows[["a"]]}, labels).run_.config
+    for config in (proposed, fitted):
+        feature = config.models.feature
+        assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (8, 0.25))
+        assert config.models.head.hidden == ((4 * wide,) if wide else (16,))
+        assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
 
 
 TWO = ("--table", "bank=FILE", "--table", "shop=FILE")
