@@ -10,8 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from PIL import Image
@@ -32,6 +34,8 @@ DESK, PHONE, TABLE = (1440, 1000), (390, 1500), (1280, 700)
 NARROWEST = 500
 """Pixels of the narrowest window; a phone is a frame in it."""
 BAR = "custom_scalars&_smoothingWeight=0"
+UNTICK = b"<script>localStorage.setItem('_ignoreYOutliers', 'false')</script>"
+"""Unticks TensorBoard's "Ignore outliers in chart scaling": no address can, a browser keeps it by host and port."""
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -64,8 +68,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         (first, BAR, (1440, 1490), docs / "tensorboard.png"),
         (second, "hparams", TABLE, arguments.work.resolve() / "hparams.png"),
     ):
-        with _tensorboard(folder) as address:
-            _picture(f"{address}?smoothing=0#{tab}", size, picture, wait_ms=20_000)
+        profile = arguments.work.resolve() / "browser"
+        with _tensorboard(folder, profile) as address:
+            _picture(f"{address}?smoothing=0#{tab}", size, picture, wait_ms=20_000, profile=profile)
         console.print(str(picture))
     return DONE
 
@@ -75,21 +80,38 @@ def _lvfl(folder: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "vfl", *arguments], check=True, cwd=folder)
 
 
-def _picture(url: str, size: tuple[int, int], file: Path, wait_ms: int = 3000) -> None:
-    """Save a picture of a page in a window of some size."""
+def _picture(url: str, size: tuple[int, int], file: Path, wait_ms: int = 3000, profile: Path | None = None) -> None:
+    """Save a picture of a page in a window of some size; ``profile`` keeps what pages store."""
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
     browser = next((path for path in found if path), None)
     if not browser:
         raise ConfigError("no Chromium was found: apt-get install chromium")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--virtual-time-budget={wait_ms}"]
     options += [f"--window-size={size[0]},{size[1]}", f"--screenshot={file}"]
+    options += [f"--user-data-dir={profile}"] if profile else []
     subprocess.run([browser, *options, url], check=True, capture_output=True, timeout=300)
 
 
+class Untick(BaseHTTPRequestHandler):
+    """Answers with a page that unticks the box for its host and port."""
+
+    def do_GET(self) -> None:
+        """Send the page."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(UNTICK)
+
+
 @contextmanager
-def _tensorboard(folder: Path) -> Iterator[str]:
-    """Serve a folder's runs while the block runs; yields the address."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--port", "0", "--load_fast=false"]
+def _tensorboard(folder: Path, profile: Path) -> Iterator[str]:
+    """Serve a folder's runs, outliers shown to the browser's ``profile``, while the block runs; yields the address."""
+    with HTTPServer(("localhost", 0), Untick) as page:
+        port = page.server_port
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        _picture(f"http://localhost:{port}/", PHONE, profile.with_suffix(".png"), profile=profile)
+        page.shutdown()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--load_fast=false", f"--port={port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as process:
         assert process.stdout is not None
         try:
