@@ -29,7 +29,8 @@ from vfl.config.presets import table_settings
 
 TABLES: list[str] = read_yaml(Path(__file__).with_suffix(".yaml"))["tables"]
 METHODS = ("defaults", "narrow", "boosting", "linear")
-Rows = np.ndarray
+Rows = Any
+"""Row numbers [M], as numpy has them."""
 
 
 def read(file: Path) -> tuple[pd.DataFrame, np.ndarray]:
