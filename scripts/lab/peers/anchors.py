@@ -195,8 +195,8 @@ def of_ef_vfl(folder: Path) -> Anchor:
     theirs = {name: each for name, each in scores.items() if name not in own}
     if not own or not theirs:
         return anchor
-    anchor.how += f" Seeds: theirs {_counts(found, theirs)}, ours {_counts(found, own)}; means. Of its 13 methods "
-    anchor.how += f"{len(theirs)} were run."
+    anchor.how += f" Seeds: theirs {_counts(found, theirs)}, ours {_counts(found, own)}; means."
+    anchor.how += _were_run(len(theirs), "13 methods")
     for part in dict.fromkeys(name.partition(" ")[2] for name in theirs):
         same = {name: each for name, each in theirs.items() if name.partition(" ")[2] == part}
         told = ", ".join(f"{name.split()[0]} {each[0]:.1f} %" for name, each in same.items())
@@ -219,6 +219,11 @@ def of_ef_vfl(folder: Path) -> Anchor:
             f"**Bytes up in EF-VFL's setting**: no more at no less accuracy than {len(beaten)} of {len(theirs)}"
         )
     return anchor
+
+
+def _were_run(count: int, declared: str) -> str:
+    """Return how many of what was declared have rows, "" if all."""
+    return "" if declared.startswith(f"{count} ") else f" Of {declared} {count} were run."
 
 
 def _scores(path: Path, column: str) -> tuple[dict[str, list[tuple[float, float]]], dict[str, tuple[float, float]]]:
@@ -262,7 +267,7 @@ def of_vertibench(folder: Path) -> Anchor:
     dealt = [each for name, each in splits.items() if "=" in name]
     if not dealt:
         return anchor
-    anchor.how += f" Seeds: {_counts(found, found)}. Of 8 splits {len(dealt)} were run."
+    anchor.how += f" Seeds: {_counts(found, found)}." + _were_run(len(dealt), "8 splits")
     if not any(name.startswith("beta") for name in splits):
         anchor.how += " Its correlation splitter (beta) had not ended after 87 s."
     low, high = min(dealt)[0], max(dealt)[0]
@@ -279,7 +284,7 @@ def of_tables(folder: Path) -> Anchor:
     with (RESULTS / "tables" / "development.jsonl").open(encoding="utf-8") as file:
         others = {(row["table"], row["model"]): row for row in map(json.loads, file) if row["split"] == 0}
     scored = [row for row in rows_of(folder / "realmlp.csv") if not row["refusal"]]
-    anchor.how += f" Of {len({name for name, _ in others})} tables {len(scored)} were run."
+    anchor.how += _were_run(len(scored), f"{len({name for name, _ in others})} tables")
     lost: list[str] = []
     for row in scored:
         name, metric = row["table"], next(each for each in ("auc", "accuracy", "rmse") if row[each])
