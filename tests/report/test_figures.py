@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from scripts.report import main
 from vfl.config import ConfigError
+from vfl.reports import write
 from vfl.reports.figures import draw
 from vfl.reports.runs import load_subject
 from vfl.reports.write import write_figures
@@ -63,7 +64,10 @@ def test_figures_are_written_for_print(one_run: Path, tmp_path: Path, monkeypatc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
-def test_a_folder_of_figures_that_cannot_be_written_is_named(one_run: Path, tmp_path: Path):
+def test_a_folder_of_figures_that_cannot_be_written_is_named(
+    one_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "file").write_text("")
+    monkeypatch.setattr(write, "draw", lambda subject: draw(subject)[:1])
     with pytest.raises(ConfigError, match=r"--figures: .* cannot be written"):
         write_figures(load_subject(one_run), tmp_path / "file")

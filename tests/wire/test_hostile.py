@@ -81,7 +81,7 @@ def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
         assert message is not None, "of one piece"
         check_run(message, RUN)
         for frame in message.payloads(PartKind.EMBEDDING):
-            receiver.decode(frame, ROWS)
+            receiver.receive(frame, torch.arange(ROWS))
         if message.kind in CONTENTS:
             CONTENTS[message.kind].of(message)
     except CodecError:

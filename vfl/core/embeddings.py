@@ -86,7 +86,7 @@ class EmbeddingReceiver:
 
         Raises ValueError for a frame of another shape or value type and for values that are not finite.
         """
-        received_BD = self.decode(frame, len(rows_B))
+        received_BD = decompressed(self.compressor, frame, (len(rows_B), self.width), self.what)
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
     def receive_rows(self, frame: Buffer, rows_B: Tensor, mask: RowMask, missing: float) -> Tensor:
@@ -107,10 +107,6 @@ class EmbeddingReceiver:
             raise MessageError(f"a frame of {len(part.payload)} bytes came for {mask.count} samples")
         part.dense = dense_size(mask.count, self.width)
         return self.receive_rows(part.payload, rows_B, mask, missing)
-
-    def decode(self, frame: Buffer, samples: int) -> Tensor:
-        """Return a frame's embeddings [samples, D], checked as by ``receive``, without using or changing estimates."""
-        return decompressed(self.compressor, frame, (samples, self.width), self.what)
 
     def state_dict(self) -> State:
         """Return the estimates."""

@@ -109,10 +109,11 @@ class ReturnGradients:
         """Take the head's first step; its backward pass gives the gradients as well."""
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
-        representation_BP = torch.cat(batch.embeddings, dim=1).requires_grad_()
+        embeddings = batch.embeddings
+        representation_BP = torch.cat(embeddings, dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B, batch.weights_B)
         assert representation_BP.grad is not None
-        widths = [embedding.shape[1] for embedding in batch.embeddings]
+        widths = [embedding.shape[1] for embedding in embeddings]
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.
         size = len(batch.rows_B)
         gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(size)
