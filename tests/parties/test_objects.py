@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,13 @@ WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
     "fraction": ({"validation_fraction": 1.0}, F, Y[:60], "validation_fraction"),
     "too large a fraction": ({"validation_fraction": 0.99}, F, Y[:60], "validation_fraction"),
     "setting": ({"settings": {"training.round": 3}}, F, Y[:60], "training.round"),
+    "another task": ({"settings": {"task": "regression"}}, F, Y[:60], "settings: task is classification"),
+    "another source": (
+        {"settings": {"data.dataset.kind": "digits"}},
+        F,
+        Y[:60],
+        "settings: data.dataset.kind is tables",
+    ),
     "two dimensions of labels": ({}, F, np.zeros((60, 2), int), "1d array"),
 }
 
@@ -295,6 +303,8 @@ WRONG_OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
     "share": ({"test": 1.5}, "no share"),
     "rows": ({"test": [N]}, "row numbers"),
     "all rows": ({"test": np.arange(N)}, "leave some"),
+    "rows of one class": ({"test": np.flatnonzero(Y == 0)[:9]}, "labels: all 9 test samples are of class '0'"),
+    "horizontal": ({"settings": {"mode": "horizontal"}}, "settings: mode is vertical"),
     "labels with parties": ({"settings": {"training.labels": "shared"}}, "training.labels"),
     "setting": ({"settings": {"trainin.rounds": 3}}, "trainin"),
 }
@@ -363,3 +373,18 @@ def test_labels_may_be_an_array_of_pyarrow(kind: str):
     given = pa.array(np.where(labels, "yes", "no") if kind == "text" else labels)
     fitted = vfl.VerticalClassifier(rounds=1, random_state=0, settings={"threads": 1}).fit(F, given)
     assert fitted.classes_.tolist() == (["no", "yes"] if kind == "text" else [False, True])
+
+
+def test_settings_that_objects_ignore_are_told():
+    ignored = {"data.train_samples": 40, "data.positive_class": "0", "lightweighting.beta": {9: 0.5}}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        vfl.fit(parties(), Y, settings=QUICK | ignored)
+    lines = [str(each.message) for each in told]
+    assert [next(line for line in lines if line.startswith(field)) for field in ignored]
+
+
+def test_rows_of_a_data_frame_are_its_rows():
+    given = (parties(pd.DataFrame(X[:, :3])), parties())
+    digests = [vfl.fit(each, Y, settings=QUICK).summary["model_digest"] for each in given]
+    assert digests[0] == digests[1]

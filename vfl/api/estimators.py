@@ -35,6 +35,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from vfl.api.frames_to_files import (
     LABEL,
     OwnerTable,
+    check_given,
     check_labels,
     classes_of,
     draw_tested,
@@ -256,6 +257,7 @@ class _Vertical(BaseEstimator):
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
         values["checkpoint"] = {"every": self.rounds}
         config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
+        check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
         built: list[InProcess] = []

@@ -12,6 +12,7 @@ Shapes: N samples, B batch, D an embedding's width, P the width of all embedding
 import copy
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from vfl.api.frames_to_files import check_labels, classes_of, named_loss, weights_of
+from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -58,7 +59,7 @@ class Party:
 
     Args:
         name: letters, digits and ``_.-``.
-        features: a tensor, an array (also a memory-mapped one) or a map-style dataset, [N, ...].
+        features: a tensor, an array (also a memory-mapped one), a data frame or a map-style dataset, [N, ...].
         model: features [B, ...] -> embeddings, float32 [B, D]; the contract is in docs/extending.md. A copy is trained.
     """
 
@@ -141,6 +142,8 @@ def fit(
     models = {party.name: copy.deepcopy(party.model) for party in parties}
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, {**named_loss(loss, settings), **(settings or {})})
+    for line in config.warnings():
+        warnings.warn(line, stacklevel=2)
     own_loss = loss if callable(loss) else None
     if own_loss is not None and sample_weight is not None:
         raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
@@ -225,6 +228,7 @@ def _experiment(
         "training": {"labels": "server"},
     }
     config = parse_config(lay_over(values, settings))
+    check_given(config, "objects", values["task"])
     if config.training.labels != "server":
         raise ConfigError("settings: training.labels is server where objects are given")
     return config

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.base.errors import ConfigError, one_line
+from vfl.config import ExperimentConfig
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain
 from vfl.data.tables.columns import key_text
@@ -199,6 +200,14 @@ def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.rand
     first = np.unique(codes, return_index=True)[1][:2]
     rank[first] = -1
     return np.sort(rows[np.argsort(rank, kind="stable")[:wanted]])
+
+
+def check_given(config: ExperimentConfig, kind: str, task: str) -> None:
+    """Raise ConfigError for settings that would train something else than the objects that are given."""
+    found = {"mode": config.mode, "data.dataset.kind": config.data.dataset.kind, "task": config.task}
+    for field, wanted in (("mode", "vertical"), ("data.dataset.kind", kind), ("task", task)):
+        if found[field] != wanted:
+            raise ConfigError(f"settings: {field} is {wanted} for what is given here, not {found[field]}; leave it out")
 
 
 def check_labels(labels_N: NDArray[Any]) -> None:

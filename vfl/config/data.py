@@ -106,7 +106,8 @@ class DataConfig(Section):
         kind = self.dataset.kind
         if kind not in SOURCES.built_in:
             return {}
-        unused = [] if kind == "objects" else ["dataset.options"]
+        given = ["train_samples", "test_samples", "partition", "dataset.root", "dataset.image_size"]
+        unused = given if kind == "objects" else ["dataset.options"]
         if kind in TABLE_KINDS:
             of_files = ["tables", "join", "group", "positive_class"] if kind == "breast_cancer" else []
             unused += ["dataset.root", "dataset.image_size", *of_files]

@@ -42,7 +42,7 @@ from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed
 from vfl.core.resolution import check_sizes
 from vfl.core.server import OWNER, HeadServer
-from vfl.core.tasks import Task, task_of, with_scale
+from vfl.core.tasks import Task, check_tested, task_of, with_scale
 from vfl.core.team import OneProcess
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
@@ -128,9 +128,10 @@ def build_head_server(
 ) -> HeadServer:
     """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
 
-    Raises ConfigError if epsilon of the configured noise cannot be computed.
+    Raises ConfigError if epsilon of the configured noise cannot be computed, or the test knows one class of two alone.
     """
     check_installed(config)
+    check_tested(train.task, test.values)
     trainer = build_head(config, train, runtime, given)
     joint = JointModel(roster, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))

@@ -23,7 +23,7 @@ from vfl.base.metrics import (
     regression_metrics,
     two_class_metrics,
 )
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.data import TABLE_KINDS
 from vfl.config.experiment import ClassWeights
 from vfl.core.losses import METRIC_OF, SQUARED, AmountLoss, focal_losses
@@ -341,6 +341,13 @@ def with_scale(task: Task, kept: State) -> Task:
     if by.kind == "huber":  # stays in standard deviations of these labels
         by = replace(by, delta=by.delta * task.std / kept["std"])
     return replace(task, mean=kept["mean"], std=kept["std"], by=by)
+
+
+def check_tested(task: Task, tested_M: Tensor) -> None:
+    """Raise ConfigError where one of two classes alone is tested: there is no AUC then, and no round could be shown."""
+    if isinstance(task, Classification) and task.classes == 2 and bool((tested_M == tested_M[0]).all()):
+        only = task.names[int(tested_M[0])]
+        raise ConfigError(f"labels: all {len(tested_M)} test samples are of class {only!r}; test some of both classes")
 
 
 def task_of(

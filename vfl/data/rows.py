@@ -69,8 +69,8 @@ class Rows:
 
 def rows_of(name: str, data: object) -> Rows:
     """Return a user's data as rows. Raises ValueError, one line, if the data have none."""
-    if isinstance(data, np.ndarray):
-        array = cast(NDArray[Any], data)
+    if isinstance(data, np.ndarray) or hasattr(data, "to_numpy"):  # item i of a data frame would be a column
+        array: NDArray[Any] = np.asarray(cast(Any, data))
         if array.dtype.kind not in "fiub":
             raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers")
 
