@@ -277,9 +277,7 @@ class _Vertical(BaseEstimator):
         if not outcome.finished:
             rounds = outcome.summary["rounds"]
             raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
-        if line := worse_than_constant(outcome.summary):
-            lines.append(line)
-        for line in lines:
+        for line in filter(None, [*lines, worse_than_constant(outcome.summary)]):
             warnings.warn(line, stacklevel=4)
         for each in caught:
             # The training counts rows of its own files, in which tested samples are there twice.
