@@ -22,7 +22,7 @@ BINS = 10
 """Bins of equal width of predicted probabilities."""
 MOST_CLASSES = 20
 """Most classes of a confusion matrix whose numbers can be read."""
-CAPTION = "Of predictions.csv, as lvfl predict wrote it."
+CAPTION = "Of predictions.csv, as lvfl predict wrote it; each row counts once."
 Floats = npt.NDArray[np.float64]
 
 

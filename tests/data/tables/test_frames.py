@@ -55,3 +55,9 @@ def test_every_kind_of_frame_is_read_as_the_file_of_the_same_cells(tmp_path: Pat
 def test_what_is_no_table_is_one_line_that_names_the_owner(given):
     with pytest.raises(TableError, match=r"^bank: [^\n]*table[^\n]*$"):
         frame_table("bank", given)
+
+
+def test_runs_of_equal_values_are_read_as_the_values():
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([1.5, None]))
+    read = frame_table("bank", pa.table({"a": runs})).column("a")
+    assert read.take([2, 0]).to_pylist() == [None, 1.5]  # of runs nothing can be taken

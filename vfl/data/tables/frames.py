@@ -58,6 +58,8 @@ def _plain_type(cells: Column) -> Column:
     kind = cells.type
     if pa.types.is_dictionary(kind):
         return _plain_type(cells.dictionary).take(cells.indices)
+    if pa.types.is_run_end_encoded(kind):
+        return _plain_type(pc.run_end_decode(cells))
     if isinstance(kind, pa.BaseExtensionType):
         return _plain_type(cells.storage)
     if pa.types.is_struct(kind) and [kind.field(place).name for place in range(kind.num_fields)] == ["left", "right"]:
