@@ -68,10 +68,10 @@ as well or was not run. **measured**: a number that claims nothing. **not tried*
 accuracies are means of the last tenth of the evaluations, targets nine tenths of the median best accuracy to a percent.
 
 `scripts/lab/claims/` has endpoint, direction and margin of each claim. Those of `lvfl-prunings`, the frontiers (but
-for the margin of "not higher"), leakage and `members` (but for its margins and the comparison with boosting) were
-declared before their runs, the others afterwards. Intervals are single ones; where a row names tries, it is widened
-for so many (Bonferroni). This page judges by {count}, all pages by {all}, of which about {false} would exclude 0 by
-chance if all effects were 0.
+for the margin of "not higher"), `stragglers`, leakage and `members` (but for its margins and the comparison with
+boosting) were declared before their runs, the others afterwards. Intervals are single ones; where a row names tries,
+it is widened for so many (Bonferroni). This page judges by {count}, all pages by {all}, of which about
+{false} would exclude 0 by chance if all effects were 0.
 """
 OWN_TITLE = """## This project's own measurements
 
@@ -115,8 +115,6 @@ class Claim(Section):
     """The claim that compares with a control."""
     uncontrolled: str = ""
     """Other differences between the two, if no control was run."""
-    lost: bool = False
-    """The claim was trained, but its rows by seed were not kept."""
     pending: bool = False
     """The claim was declared, but not trained yet."""
     unit: str = "points"
@@ -196,7 +194,7 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     """Return the verdict on a claim."""
     claim = evidence.claims[name]
     if name not in effects:
-        return "undecided" if claim.lost else "not tried"
+        return "not tried"
     if claim.claimed == "nothing":
         return "measured"
     effect = effects[name]
@@ -239,7 +237,7 @@ def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[s
 
 def _claimed(claim: Claim) -> str:
     text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
-    text += "; rows by seed were not kept" if claim.lost else "; declared, not yet trained" if claim.pending else ""
+    text += "; declared, not yet trained" if claim.pending else ""
     tries = claim.measure.tries if claim.measure else 1
     return text + (f"; {tries} tries" if tries > 1 else "")
 

@@ -158,7 +158,6 @@ def test_an_effect_is_found_only_where_its_interval_excludes_0():
     assert judged(interval(-2, -0.1)) == "fails"
     assert judged(interval(-2, -0.1), claimed="lower") == "holds"
     assert judged(None) == "not tried"
-    assert judged(None, lost=True) == "undecided"
     assert judged(None, pending=True) == "not tried"
 
 
