@@ -37,6 +37,7 @@ OURS: dict[str, dict[str, Any]] = {
     "4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}},
     "2 bits coded, error feedback": {"wire": {"bits": 2, "coding": "entropy"}},
     "top-k 0.01, 4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}, "beta": 0.99},
+    "top-k 0.002, 4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}, "beta": 0.998},
     "top-k 0.001, 4 bits coded, error feedback": {"wire": {"bits": 4, "coding": "entropy"}, "beta": 0.999},
 }
 """Forms of the embeddings, by name; those without a word about it have error feedback."""

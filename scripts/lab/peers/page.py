@@ -54,7 +54,6 @@ Each package has an environment of its own: {works}. No peer's code is in this r
 
 ```
 python -m scripts.lab.peers.NAME --help     # installs split_learning fedavg psi ef_vfl breast_cancer vertibench realmlp
-python -m scripts.lab.peers.psi OUT.csv --keys 20000 --sides ECDH     # the others: --keys 200000
 python -m scripts.lab.one_exchange --help
 python -m scripts.lab.peers.page
 ```
@@ -118,9 +117,10 @@ def installs() -> list[dict[str, str]]:
 def refusals() -> list[str]:
     """Return what packages refused, in their own words."""
     told = [f"{row['peer']} ({row['packages']}): `{row['refusal']}`" for row in installs() if row["works"] == "no"]
-    told += [
-        f"pytabkit on {row['table']}: `{row['refusal']}`" for row in rows_of(FOLDER / "realmlp.csv") if row["refusal"]
-    ]
+    words: defaultdict[str, list[str]] = defaultdict(list)
+    for row in rows_of(FOLDER / "realmlp.csv"):
+        words[row["refusal"]].append(row["table"])
+    told += [f"pytabkit on {', '.join(names)}: `{refusal}`" for refusal, names in words.items() if refusal]
     return told + [
         f"spu, {row['side']}, {int(row['keys']):,} keys: `{row['refusal']}`"
         for row in rows_of(FOLDER / "psi.csv")

@@ -5,7 +5,7 @@
 Both read the same tables, each owner in a process of its own, ours beside a server; theirs over plain local sockets,
 ours over mutual TLS. Processor time is that of all processes, user and system, from start to end; 100 keys are matched
 first, so that the time to start can be taken off. It may be measured on a busy machine; seconds may not. A protocol of
-theirs that fails gives a row with its words.
+theirs that fails gives a row with its words. The page has ECDH with 20,000 keys, all others with 200,000.
 """
 # pyright: basic, reportMissingImports=false
 # spu is only in the peer's environment.
