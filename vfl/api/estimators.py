@@ -248,14 +248,13 @@ class _Vertical(BaseEstimator):
         if not any("duplicates" in name for name in self.settings or {}):
             refuse_repeated(owners)
         tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
-        classes = len(getattr(self, "classes_", ()))  # none where the label is an amount
-        values = table_settings(rows - (0 if again else len(tested)), classes, self.rounds)
+        classes = getattr(self, "classes_", ())  # none where the label is an amount
+        values = table_settings(rows - (0 if again else len(tested)), len(classes), self.rounds)
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"name": "python", "seed": seed, "task": self._task}
-        values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}
+        values |= {"lightweighting": {"alpha": self.alpha, "beta": self.beta}, "checkpoint": {"every": self.rounds}}
         parties = [name for name, table in tables.items() if table["features"] != {}]
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
-        values["checkpoint"] = {"every": self.rounds}
         config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
         check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
