@@ -179,6 +179,12 @@ def test_an_interval_covers_no_difference_between_equals():
     assert found.low < found.value < found.high
 
 
+def test_tested_rows_of_one_class_are_compared_by_what_needs_no_other():
+    good, bad = torch.tensor([0.9, 0.1]).expand(30, 2), torch.tensor([0.1, 0.9]).expand(30, 2)
+    found = _difference(Classification(2, metric="accuracy"), good, bad, torch.zeros(30, dtype=torch.int64))
+    assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
+
+
 def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):
     sections = sections_of_branches(write_branches(tmp_path, range(80), labelled=True))
     config = parse_config({"name": "branches", **sections})

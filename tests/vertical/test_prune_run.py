@@ -111,6 +111,24 @@ def test_the_new_run_is_opened_as_any(run: Path, tmp_path: Path):
         assert count_macs(party.model, party.train.features) == macs
 
 
+def test_a_party_that_keeps_its_model_keeps_its_last_rounds_psi(tmp_path: Path):
+    old = train(tmp_path / "old", SECTIONS | {"lightweighting": {"alpha": {1: 0.5}}})
+    new = vfl.prune(vfl.Run(old), {"alpha": {"party_1": 0.2, "party_2": 0.7}}, run_dir=tmp_path / "new")
+    before, after = (rows_of(each)[-1] for each in (old, new.folder))
+    assert after["psi/party_1"] == before["psi/party_1"] > 0
+    assert after["psi/party_2"] != before["psi/party_2"]
+    assert [after[f"alpha/{name}"] for name in ("party_1", "party_2")] == [0.5, 0.7]
+
+
+def test_rows_after_the_runs_end_are_left_out(run: Path, tmp_path: Path):
+    """As of a resume for more rounds that was killed before its first checkpoint."""
+    shutil.copytree(run, tmp_path / "old")
+    with (tmp_path / "old/metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "accuracy/test": 0.0}\n')
+    new = vfl.prune(vfl.Run(tmp_path / "old"), {"alpha": 0.5}, run_dir=tmp_path / "new")
+    assert [row["round"] for row in rows_of(new.folder)] == [0, 1]
+
+
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_it_trains_on(tmp_path: Path, labels: str):
     more = {"labels": labels, "rounds": 2}
@@ -156,6 +174,10 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run, unfinished)
     (unfinished / "summary.json").unlink()
+    resumed = tmp_path / "resumed"
+    shutil.copytree(run, resumed)
+    store = CheckpointStore(resumed / "checkpoints")
+    store.save(3, store.load(2))  # of a longer training that was interrupted; its summary is the shorter one's
     horizontal = tmp_path / "horizontal"
     horizontal.mkdir()
     (horizontal / "config.yaml").write_text(yaml.safe_dump({"name": "fedavg", "mode": "horizontal"}))
@@ -167,6 +189,7 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl
     for folder, told in (
         (apart, "party_2 is a process of its own"),
         (unfinished, "is not finished"),
+        (resumed, "is not finished"),
         (horizontal, "only a vertical run"),
         (tmp_path / "none", "holds no run"),
     ):

@@ -312,7 +312,7 @@ def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor
     stream = generator(0, "bootstrap")
     count, drawn = len(labels_M), list[float]()
     # AUC needs both of two classes; all of many rare ones would hardly ever be drawn.
-    both = isinstance(task, Classification) and task.classes == 2
+    both = isinstance(task, Classification) and len(labels_M.unique()) == 2
     while len(drawn) < RESAMPLED:
         rows = torch.randint(count, (count,), generator=stream)
         if not both or len(labels_M[rows].unique()) == 2:

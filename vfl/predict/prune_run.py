@@ -43,18 +43,18 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     built = load_run_with_data(run, config=config)
     _prune(built, config)
     built.server.evaluation.forget()
-    rows, tested = run.metrics, built.server.evaluate()
-    rows = [*rows[:-1], rows[-1] | tested | built.server.reports.metrics()]
+    (*rows, last), summary = run.rows_and_summary()
+    rows.append(last | built.server.evaluate() | built.server.reports.metrics())
     open_run(folder, config)
     with only_process_in(folder):
-        _save(folder, config, built.server, rounds, rows, run.summary["wall_time_s"])
+        _save(folder, config, built.server, rounds, rows, summary["wall_time_s"])
     return Run(folder)
 
 
 def _checked_rounds(run: Run) -> int:
     """Return the number of rounds of a run that can be pruned. Raises ConfigError for another one."""
     trained = read_checkpoint(run)
-    if not run.finished:
+    if not run.finished or run.summary["rounds"] != trained.rounds:  # resumed for more rounds, which are under way
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
     if apart := [name for name in trained.config.parties if "model" not in trained.sections[name]]:
         raise ConfigError(
@@ -82,10 +82,13 @@ def _prune(built: InProcess, config: ExperimentConfig) -> None:
     for party in built.parties:
         party.alpha = value_at(schedule_of(config.lightweighting.alpha, party.name), config.training.rounds - 1)
         asked = max(asked, party.alpha)
-        removed |= party.prune()
+        pruned = party.prune()
+        removed |= pruned
         party.evaluated.forget()
-        smaller = {"alpha": party.pruner.alpha_max, "macs_per_sample": party.macs, "psi": party.meter.psi}
-        smaller |= {"parameters": count_parameters(party.model), "refit_macs": party.meter.refit_macs or None}
+        smaller = {"alpha": party.pruner.alpha_max, "macs_per_sample": party.macs}
+        smaller |= {"parameters": count_parameters(party.model)}
+        if pruned:  # else these stay as its last round had them
+            smaller |= {"psi": party.meter.psi, "refit_macs": party.meter.refit_macs or None}
         server.reports.last[party.name] = server.reports.last[party.name].model_copy(update=smaller)
         server.ledger.costs[party.name].train_macs += party.meter.refit_macs
     if asked and not removed:
