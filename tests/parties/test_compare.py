@@ -137,6 +137,18 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
         assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
 
 
+@pytest.mark.parametrize(
+    ("spellings", "wide"), [(("{}", "{}.0"), 8), (("c{}", "C{}"), 10), (("{}", "0{}"), 10), (("{}", "{}"), 8)]
+)
+def test_spellings_of_one_number_are_one_class_of_many(tmp_path: Path, spellings: tuple[str, ...], wide: int):
+    labels = [spellings[row // 5 % 2].format(row % 5) for row in range(60)]
+    rows = pd.DataFrame({"key": [f"k{row}" for row in range(60)], "a": np.arange(60) / 7, "label": labels})
+    rows.to_csv(tmp_path / "bank.csv", index=False)
+    tables = [part for owner in ("bank", "shop") for part in ("--table", f"{owner}={tmp_path}/bank.csv")]
+    proposed = _read(*tables, "--label", "label", "--key", "bank=key", "--key", "shop=key")
+    assert proposed.models.feature.embedding_size == wide
+
+
 TWO = ("--table", "bank=FILE", "--table", "shop=FILE")
 
 

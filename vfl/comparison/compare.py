@@ -38,6 +38,7 @@ from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
+from vfl.data.tables.labels import count_classes
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
 from vfl.runs.run_folder import choose_run_dir, write_summary
@@ -131,7 +132,7 @@ def experiment_of(
         if owner == leader:
             rows = columns[0].rows
             if given.get("task") != "regression":
-                classes = next(len(each.values) for each in columns if each.name == label)
+                classes = next(count_classes(each.values) for each in columns if each.name == label)
     values = table_settings(rows, classes)
     values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
     values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}

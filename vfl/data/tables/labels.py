@@ -4,7 +4,7 @@
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
 import numpy as np
@@ -90,6 +90,12 @@ def positive_last(
     if positive not in classes:
         raise ConfigError(f"{field}: no class is called {positive!r}{nearest_name(positive, classes)}")
     return (*(name for name in classes if name != positive), positive)
+
+
+def count_classes(names: Collection[str]) -> int:
+    """Return the number of classes of a label's values, some of which may spell one number."""
+    numbers = {_number(name) for name in names}
+    return len(names if None in numbers or any(map(CODE.match, names)) else numbers)
 
 
 def _spelt(where: str, names: Sequence[str]) -> Mapping[str, str]:
