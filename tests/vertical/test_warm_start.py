@@ -277,6 +277,18 @@ def test_estimators_start_from_a_fitted_one_and_leave_it_as_it_was():
     assert (again.predict({"a": X}) == values.predict({"a": X})).all()
 
 
+@pytest.mark.filterwarnings("ignore:no better than a constant")
+def test_an_estimator_of_an_earlier_versions_sizes_is_started_from():
+    """Nine classes had models as narrow as two; the sizes need not be said again."""
+    X, y = np.linspace(0, 1, 90)[:, None], np.arange(90) % 9
+    quick: Any = {"rounds": 1, "random_state": 0}
+    settings = {"threads": 1, "training.steps_per_round": 1}
+    sizes = {"models.feature.width": 0.25, "models.feature.embedding_size": 8, "models.head.hidden": [16]}
+    earlier = vfl.VerticalClassifier(**quick, settings=settings | sizes).fit({"a": X}, y)
+    more = vfl.VerticalClassifier(**quick, settings=settings).fit({"a": X}, y, start_from=earlier)
+    assert more.run_.config.models == earlier.run_.config.models
+
+
 def test_own_models_start_from_a_run_and_another_model_is_one_line(tmp_path: Path):
     draw = np.random.default_rng(0)
     X = draw.normal(size=(40, 4)).astype(np.float32)
