@@ -198,6 +198,14 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl
         assert told in said.err
 
 
+def test_a_run_of_a_programs_own_models_is_pruned_in_its_training(tmp_path: Path):
+    parties = [vfl.Party(name, torch.randn(20, 2), nn.Linear(2, 4)) for name in ("a", "b")]
+    quick = {"threads": 1, "training.rounds": 1, "training.steps_per_round": 1, "training.batch_size": 8}
+    own = vfl.fit(parties, [0, 1, 2, 1] * 5, settings=quick)
+    with pytest.raises(ConfigError, match=r"a program's own.*lightweighting.alpha"):
+        vfl.prune(own, {"alpha": 0.5}, run_dir=tmp_path / "new")
+
+
 def test_the_command_shows_what_it_costs_and_saves(run: Path, tmp_path: Path, lvfl: Any):
     code, said = lvfl("prune", run, "alpha=0.5", "--out", tmp_path / "new")
     assert code == 0

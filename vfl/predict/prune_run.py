@@ -53,6 +53,11 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
 
 def _checked_rounds(run: Run) -> int:
     """Return the number of rounds of a run that can be pruned. Raises ConfigError for another one."""
+    if run.config.data.dataset.kind == "objects":
+        raise ConfigError(
+            f"{run.folder}: its models and rows are a program's own; prune them in a training, by vfl.fit: "
+            "training.start_from with lightweighting.alpha and lightweighting.pruning.refit=true"
+        )
     trained = read_checkpoint(run)
     if not run.finished or run.summary["rounds"] != trained.rounds:  # resumed for more rounds, which are under way
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
