@@ -191,6 +191,7 @@ def test_an_interval_covers_no_difference_between_equals():
     assert found.low < found.value < found.high
 
 
+@pytest.mark.filterwarnings("ignore:all labels are of one class")
 def test_tested_rows_of_one_class_are_compared_by_what_needs_no_other():
     good, bad = torch.tensor([0.9, 0.1]).expand(30, 2), torch.tensor([0.1, 0.9]).expand(30, 2)
     found = _difference(Classification(2, metric="accuracy"), good, bad, torch.zeros(30, dtype=torch.int64))
