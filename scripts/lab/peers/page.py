@@ -33,7 +33,7 @@ TEXT = """# Beside other projects
 
 {won}
 
-– is no number: we could read none, or there is nothing to run. A ratio is ours over theirs, the best of them.
+–: none could be read or run. Ratio: ours over the best of theirs.
 
 {anchors}
 
@@ -76,8 +76,8 @@ def written() -> str:
     all_anchors = anchors()
     study, verdicts = one_exchange()
     lost = [
-        f"**Bytes, where owners can learn alone**: one exchange of embeddings (below) was {verdicts}. Ordinary "
-        "training sends every row in every pass"
+        f"**Bytes, where owners can learn alone**: one exchange (below) was {verdicts}. Ordinary training sends every "
+        "row in every pass"
     ]
     text = TEXT
     filled = {
@@ -149,7 +149,7 @@ def one_exchange() -> tuple[list[Sequence[str]], str]:
         shown = [f"{score[each]:.1f} at {sent[each] / 1e6:.2f}" for each in METHODS]
         name = name.replace("cifar10", "CIFAR-10 quadrants")
         rows.append((f"{name}, {len(seeds)}", *shown, difference, f"{fewer:.0f} times", verdict))
-        told[f"{verdict} at {fewer:.0f} times fewer bytes"].append(name)
+        told[verdict].append(f"{name} ({fewer:.0f} times fewer)")
     return rows, ", ".join(f"{verdict} on {' and '.join(names)}" for verdict, names in told.items())
 
 
