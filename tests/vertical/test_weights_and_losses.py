@@ -77,7 +77,7 @@ def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path:
 def test_predictions_are_scored_with_the_weights_of_the_evaluation(tmp_path: Any):
     config = parse_config(weighted_tables(tmp_path, [1 + row % 9 for row in range(ROWS)]))
     run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
-    told = predict_in_process(tmp_path / "run", None, (), "refuse").scores
+    told = predict_in_process(Run(tmp_path / "run"), None, (), "refuse").scores
     summary = Run(tmp_path / "run").summary
     assert told == {"AUC": format_metric("auc", summary["test_metrics"]["auc"])}
 
