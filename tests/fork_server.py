@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -139,7 +140,7 @@ def serve() -> None:
         "vfl.runs.run",
     ):
         importlib.import_module(name)
-    importlib.import_module("vfl.core.pruning_pictures").draw_widths = blank
+    mock.patch("vfl.core.pruning_pictures.draw_widths", blank).start()
     gc.freeze()  # a training collects garbage, and need not go through all of PyTorch for it
     for line in sys.stdin:
         order = json.loads(line)
