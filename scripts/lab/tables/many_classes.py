@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 import vfl
 from scripts.lab.peers.environment import add_row, rows_of
+from scripts.lab.peers.vertibench import read_keel
 from vfl.config.files import read_yaml
 from vfl.config.presets import table_settings
 
@@ -31,14 +32,6 @@ TABLES: list[str] = read_yaml(Path(__file__).with_suffix(".yaml"))["tables"]
 METHODS = ("defaults", "narrow", "boosting", "linear")
 Rows = Any
 """Row numbers [M], as numpy has them."""
-
-
-def read(file: Path) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return columns and classes of a table in KEEL's form: lines that begin with @ describe it."""
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    cells = [line.split(",") for line in lines if line and line[0] not in "@%"]
-    columns = pd.DataFrame(np.array([row[:-1] for row in cells], dtype=float))
-    return columns.add_prefix("c"), np.array([row[-1].strip() for row in cells])
 
 
 def ours(method: str, frame: pd.DataFrame, y: np.ndarray, train: Rows, test: Rows, seed: int) -> tuple[Any, Any, int]:
@@ -85,7 +78,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for seed in seeds:
         for table in TABLES:
-            frame, y = read(Path(folder) / f"{table}.dat")
+            values, y = read_keel(Path(folder) / f"{table}.dat")
+            frame = pd.DataFrame(values).add_prefix("c")
             done = {row["method"] for row in rows_of(Path(out)) if (row["table"], row["seed"]) == (table, seed)}
             for method in [each for each in METHODS if each not in done]:
                 found = computed(method, frame, y, int(seed))
