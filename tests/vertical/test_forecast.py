@@ -116,6 +116,34 @@ def test_prices_that_cannot_be_true_are_refused(macs, parameters):
         Prices(macs_per_sample=macs, parameters=parameters).check((0.0, 0.1, 0.2))
 
 
+@pytest.mark.parametrize(
+    ("labels", "wire"),
+    [
+        ("server", {"bits": 4, "rounding": "nearest", "gradients": {"bits": 8}}),
+        release("server", {"values": "float16"}),
+        ("shared", {"values": "float16"}),
+    ],
+)
+def test_a_plan_counts_what_fewer_bits_save_as_training_does(build, labels: str, wire: dict[str, object]):
+    server = build(training={"rounds": 2, "labels": labels}, lightweighting={"beta": {1: 0.5}}, wire=wire)
+    *_, total = plan_tables(server, parties_of(server))
+    for round_index in range(2):
+        server.train_round(round_index)
+    sent, dense = (
+        sum(
+            by_kind.get(kind, 0)
+            for costs in server.ledger.costs.values()
+            for direction in ("uplink", "downlink")
+            for kind in FORECAST_KINDS
+            for by_kind in [costs.bytes_of(direction, dense=dense)]
+        )
+        for dense in (False, True)
+    )
+    saved = 1 - sent / dense
+    assert saved > 0.3
+    assert float(str([*total.columns[5].cells][-1]).rstrip("%")) / 100 == pytest.approx(saved, abs=0.0051)
+
+
 def test_a_plan_ends_with_the_saved_shares_of_the_whole_run_and_its_time(build):
     server = build(
         models={"feature": {"kind": "cnn", "width": 0.5, "embedding_size": 16}, "head": {"hidden": [8]}},

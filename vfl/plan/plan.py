@@ -19,10 +19,12 @@ from vfl.console import numbers_table
 from vfl.core.batch_statistics import embed_still
 from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
 from vfl.core.costs.schedule import Ratios, scheduled, with_resolutions
+from vfl.core.embeddings import dense_size
 from vfl.core.finished_model import REFIT_SAMPLES
 from vfl.core.party import FeatureParty
 from vfl.core.resolution import resized
 from vfl.core.server import HeadServer
+from vfl.messages.messages import PART_BYTES
 
 TIMED_PASSES = 3
 """Passes that measure this machine's speed; the fastest counts."""
@@ -134,7 +136,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
 def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeatureParty]) -> Table:
     """Return the whole run's costs with its own ratios, a row per party, and what they save."""
     rounds, dense = [*planned_rounds(server, forecast, parties)], dict.fromkeys(forecast.macs, Ratios())
-    unlightened = forecast.round(dense, dense)
+    unlightened = _in_float32(server, forecast).round(dense, dense)
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
     table = numbers_table(title, ("party", "MACs", "saved", "sent up", "come down", "saved"))
     totals: list[Cost] = []
@@ -147,6 +149,17 @@ def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeaturePart
     spent, whole = (Cost(*map(sum, zip(*each, strict=True))) for each in (totals[::2], totals[1::2]))
     table.add_row("all", *_spent(spent, whole))
     return table
+
+
+def _in_float32(server: HeadServer, forecast: Forecast) -> Forecast:
+    """Return the forecast with all values in float32, as the ledger counts a run without lightweighting."""
+    widths = {party.name: party.receiver.width for party in server.roster}
+
+    def frame(name: str, beta: float = 0.0) -> int:
+        return PART_BYTES + dense_size(round(forecast.rows[name]), widths[name])
+
+    answer = forecast.answer_bytes if forecast.forwarded else frame
+    return replace(forecast, frame_bytes=frame, answer_bytes=answer)
 
 
 def _spent(spent: Cost, whole: Cost) -> tuple[str, ...]:
