@@ -27,6 +27,7 @@ from vfl.core.batch_statistics import estimate_statistics
 from vfl.predict.predict import predict_in_process
 from vfl.predict.trained_run import load_run_with_data, open_federation
 from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run import run_experiment
 
 SECTIONS: dict[str, Any] = TINY | {"lightweighting": {}, "training": TINY["training"] | {"rounds": 2}}
@@ -118,6 +119,27 @@ def test_a_party_that_keeps_its_model_keeps_its_last_rounds_psi(tmp_path: Path):
     assert after["psi/party_1"] == before["psi/party_1"] > 0
     assert after["psi/party_2"] != before["psi/party_2"]
     assert [after[f"alpha/{name}"] for name in ("party_1", "party_2")] == [0.5, 0.7]
+
+
+def test_the_last_row_and_the_summary_tell_the_same_savings(run: Path, tmp_path: Path):
+    new = vfl.prune(vfl.Run(run), {"alpha": 0.5}, run_dir=tmp_path / "new")
+    (*_, before), (*_, row), saved = rows_of(run), rows_of(new.folder), new.summary["savings"]
+    assert saved["compute"] < summary_of(run)["savings"]["compute"], "the refit is counted"
+    assert {share: row[f"savings/{share}"] for share in saved} == saved
+    assert row["savings_compute/party_1"] < before["savings_compute/party_1"]
+    assert row["uplink_bytes/party_1"] == before["uplink_bytes/party_1"]
+
+
+def test_a_run_stopped_with_smaller_images_is_refused(tmp_path: Path):
+    class Stop(Callback):
+        def on_round(self, loop: TrainingLoop, round_index: int, metrics: dict[str, float]) -> None:
+            loop.request_stop("it is good enough")
+
+    config, old = parse_config(SECTIONS | {"lightweighting": {"resolution": {0: 0.5, 1: 1.0}}}), tmp_path / "old"
+    run_experiment(config, old, resume=False, console=Console(quiet=True), extra_callbacks=[Stop()])
+    with pytest.raises(ConfigError, match="party_1 has trained on smaller images so far"):
+        vfl.prune(vfl.Run(old), {"alpha": 0.5})
+    assert not (tmp_path / "old-pruned").exists()
 
 
 def test_rows_after_the_runs_end_are_left_out(run: Path, tmp_path: Path):

@@ -13,8 +13,8 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import lay_over, parse_config, read_settings
 from vfl.config.schedules import schedule_of, value_at
 from vfl.core.local import InProcess
-from vfl.core.server import HeadServer
-from vfl.predict.trained_run import load_run_with_data, read_checkpoint
+from vfl.core.server import OWNER, HeadServer
+from vfl.predict.trained_run import check_whole_images, load_run_with_data, read_checkpoint
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Metrics, TrainingLoop
@@ -44,7 +44,8 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     _prune(built, config)
     built.server.evaluation.forget()
     (*rows, last), summary = run.rows_and_summary()
-    rows.append(last | built.server.evaluate() | built.server.reports.metrics())
+    saved = {tag: each for tag, each in built.server.ledger.round_metrics().items() if tag.startswith("savings")}
+    rows.append(last | built.server.evaluate() | built.server.reports.metrics() | saved)
     open_run(folder, config)
     with only_process_in(folder):
         _save(folder, config, built.server, rounds, rows, summary["wall_time_s"])
@@ -61,6 +62,7 @@ def _checked_rounds(run: Run) -> int:
     trained = read_checkpoint(run)
     if not run.finished or run.summary["rounds"] != trained.rounds:  # resumed for more rounds, which are under way
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
+    check_whole_images(run, trained.sections[OWNER].get("reports", {}))
     if apart := [name for name in trained.config.parties if "model" not in trained.sections[name]]:
         raise ConfigError(
             f"{run.folder}: {apart[0]} is a process of its own and keeps its model; prune it in a training: "
