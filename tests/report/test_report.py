@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -246,6 +247,30 @@ def test_runs_of_any_kinds_are_compared_by_name(one_run: Path, horizontal_run: P
     assert re.findall(r"^\| (one|horizontal) \| 1 \|", text, flags=re.MULTILINE) == ["one", "horizontal"]
     assert "Vertical learning, 1 run of 4 rounds on digits (all training samples), 4 parties, vgg16" in text
     assert "Horizontal learning, 1 run of 4 rounds on digits (all training samples), 20 clients, mlp" in text
+
+
+def test_folders_of_one_name_are_no_seeds_of_one_setting(one_run: Path, horizontal_run: Path, tmp_path: Path):
+    places = [tmp_path / owner / "run" for owner in ("bank", "insurer")]
+    for each, place in zip((one_run, horizontal_run), places, strict=True):
+        shutil.copytree(each, place)
+    subject = load_subject(*places, one_run)
+    assert [(each.label, len(each.runs)) for each in subject.variants] == [
+        ("bank/run", 1),
+        ("insurer/run", 1),
+        (one_run.name, 1),
+    ]
+    assert subject.name == f"bank/run, insurer/run, {one_run.name}"
+
+
+def test_the_curve_of_multiply_accumulates_ends_at_their_sum(tmp_path: Path):
+    """Rounds of dropped parties cost less without lightweighting too, and a later pruning has its refit."""
+    rows = vertical_rows(0.5, 0.0, 0.9)
+    for row, saved in zip(rows, (0.5, 0.4, 0.3, 0.25), strict=True):
+        row |= {"savings/compute": saved, "round_savings/compute": 0.5}
+    run = write_run(tmp_path / "run", {}, rows, vertical_summary(0.25, 0.0, 0.9))
+    (found,) = load_subject(run).runs
+    assert found.macs_by_round() == pytest.approx([1000, 2400, 4200, 6000])
+    assert found.macs_by_round()[-1] == found.macs
 
 
 def test_runs_on_different_data_are_told_apart_and_none_is_advised(sweep: Path, tmp_path: Path):

@@ -160,11 +160,13 @@ def load_subject(folder: Path, *others: Path) -> Subject:
 
 
 def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
-    """Read finished runs and name them by the few settings in which they differ, else by their folders.
+    """Read finished runs and name them by the few settings in which they differ, else by their folders' names.
 
     Only seeds are averaged. ``folder`` is the subject's. Raises ConfigError as ``load_subject``.
     """
-    runs = _by_one_metric([_load_run(each, each.resolve().name, {}) for each in folders])
+    places = [each.resolve() for each in folders]
+    names = [_short_name(place, places) for place in places]
+    runs = _by_one_metric([_load_run(each, name, {}) for each, name in zip(folders, names, strict=True)])
     settings = [dotted_settings(run.config) for run in runs]
     # By repr: schedules and lists have no hash.
     differing = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
@@ -177,6 +179,14 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
     ]
     named = [replace(run, settings=each) for run, each in zip(runs, told, strict=True)]
     return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _variants(named), ())
+
+
+def _short_name(place: Path, places: Sequence[Path]) -> str:
+    """Return a folder's name, with as many of the folders above it as tell it from the others."""
+    others = [each.parts for each in places if each != place]
+    depths = range(1, len(place.parts) + 1)
+    least = next((depth for depth in depths if all(each[-depth:] != place.parts[-depth:] for each in others)), 1)
+    return "/".join(place.parts[-least:])
 
 
 def _run_folders(folder: Path) -> list[Path]:

@@ -106,9 +106,11 @@ class RunResult:
         """Return the multiply-accumulates up to the end of every round."""
         if self.simulated:  # who is chosen differs from round to round, and so do the costs
             return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
-        # All rounds have the same steps, and so the same cost without pruning.
+        # All rounds have the same steps, and so nearly the same cost without pruning: parties may lack rows.
         whole = self.summary["unpruned_train_macs"] / len(self.rows)
-        return list(accumulate((1 - _saved_in_round(row)) * whole for row in self.rows))
+        if any("round_savings/compute" not in row for row in self.rows):  # older: a round's share had the total's name
+            return list(accumulate((1 - _saved_in_round(row)) * whole for row in self.rows))
+        return [(1 - row["savings/compute"]) * whole * done for done, row in enumerate(self.rows, 1)]
 
     def seconds_by_round(self) -> list[float]:
         """Return the seconds up to the end of every round: on the clock, or the slowest party's own work."""
