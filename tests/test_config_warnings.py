@@ -52,6 +52,18 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
     ]
 
 
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine"])
+def test_rounds_after_the_end_of_a_named_rate_are_said_to_train_nothing(schedule: str):
+    begun = configured(f"training.optimizer.schedule={schedule}", "training.rounds=5")
+    assert begun.warnings() == []
+    longer = parse_config(lay_over(begun.model_dump(), {"training.rounds": 8}))  # as a resume has it
+    (line,) = longer.warnings()
+    assert line.startswith(
+        f"training.optimizer.schedule: the rate of {schedule} is 0 from round 5 on, training.rounds is 8;"
+    )
+    assert longer.training.optimizer.rate_at(5, 0, 3) == 0 < longer.training.optimizer.rate_at(4, 2, 3)
+
+
 def test_steps_and_codings_that_do_not_go_together_are_refused_or_said():
     for overrides, line in (
         (["wire.step=1.0"], "wire.step: needs wire.coding=entropy"),

@@ -148,6 +148,10 @@ def test_distance_correlation_is_that_of_the_pictures_that_were_embedded(build, 
         ({"wire": {"gradients": {"error_feedback": True}}}, "wire.gradients.error_feedback keeps numbers by row"),
         ({"data": {"dataset": {"kind": "breast_cancer"}}}, "only images can be shifted, the data are tables"),
         ({"data": {"augmentation": {"shift": 16}}}, "16 moves images of 16 x 16 out of sight"),
+        (
+            {"lightweighting": {"resolution": {"party_2": {0: 0.5, 1: 0.12, 2: 1.0}}}},
+            "2 moves images of 2 x 2 out of sight, as party_2 has in round 1 (lightweighting.resolution)",
+        ),
     ],
 )
 def test_what_cannot_be_shifted_is_refused_in_one_line(build, sections, line: str):
@@ -189,6 +193,12 @@ def test_every_exchange_has_its_rate_on_both_sides(build, labels: str):
     expected = rates(server.config.training.optimizer, 4, 4)
     assert server.config.training.optimizer.rounds == 4
     assert sorted(found) == sorted(expected * 4)
+
+
+def test_images_that_are_small_before_they_are_shifted_are_taken(build):
+    data = {"augmentation": {"shift": 2, "from": 2}}
+    server = build(data=data, lightweighting={"resolution": {0: 0.12, 2: 1.0}}, models=PLAIN)
+    assert "resolution/party_1" in server.train_round(0)
 
 
 def test_smoothed_labels_are_those_of_torch(build):

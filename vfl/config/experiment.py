@@ -416,7 +416,7 @@ class ExperimentConfig(Section):
         lines += self._late("lightweighting.resolution", sizes)
         if (augmentation := self.data.augmentation).shift:
             lines += self._late("data.augmentation", [{augmentation.begin: 1.0}])
-        lines += self._late_rates() + self._about_wire()
+        lines += self._late_rates() + self._ended_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         if self.privacy.embeddings == "gaussian" and self.normalises_by_batch:
@@ -451,6 +451,16 @@ class ExperimentConfig(Section):
 
     def _late_rates(self) -> list[str]:
         return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])
+
+    def _ended_rates(self) -> list[str]:
+        """Return a line if rounds come after the course of a named rate, as those that a resume adds."""
+        optimizer, rounds = self.training.optimizer, self.training.rounds
+        if optimizer.schedule == "steps" or (optimizer.rounds or rounds) >= rounds:
+            return []
+        return [
+            f"training.optimizer.schedule: the rate of {optimizer.schedule} is 0 from round {optimizer.rounds} on, "
+            f"training.rounds is {rounds}; to train on, begin a training with the run: training.start_from"
+        ]
 
     def _late(self, field: str, schedules: Sequence[Schedule]) -> list[str]:
         """Return a line if values of a schedule come too late to be used."""

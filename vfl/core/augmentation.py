@@ -12,6 +12,8 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.schedules import value_at
+from vfl.core.resolution import FIELD, sides_at
 from vfl.data.source import Prepared
 
 
@@ -57,10 +59,14 @@ def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> Views:
         raise ConfigError(
             f"data.augmentation.shift: only images can be shifted, {owner} has {data.preparation.features}"
         )
-    if settings.shift >= min(shape[1:]):
-        raise ConfigError(
-            f"data.augmentation.shift: {settings.shift} moves images of {shape[1]} x {shape[2]} out of sight"
-        )
+    resolution = config.lightweighting.resolution_of(owner)
+    for round_index in (None, *range(settings.begin, config.training.rounds)):
+        sides = shape[1:] if round_index is None else sides_at(shape[1:], value_at(resolution, round_index))
+        if settings.shift >= min(sides):
+            when = "" if round_index is None else f", as {owner} has in round {round_index} ({FIELD})"
+            raise ConfigError(
+                f"data.augmentation.shift: {settings.shift} moves images of {sides[0]} x {sides[1]} out of sight{when}"
+            )
     samples = len(data.train)
     return ShiftedViews(settings.shift, settings.begin, config.seed, owner, samples, config.training.batch_size)
 

@@ -5,6 +5,7 @@ resizes its prepared images once, when a round begins with another resolution, a
 Shifted views (``augmentation.py``) are made of the resized images, by the stated number of their pixels.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -19,9 +20,14 @@ from vfl.data.source import Prepared
 FIELD = "lightweighting.resolution"
 
 
+def sides_at(sides: Iterable[int], resolution: float) -> tuple[int, ...]:
+    """Return the sides in pixels of an image with this share of ``sides``."""
+    return tuple(max(1, round(side * resolution)) for side in sides)
+
+
 def resized_images(images: Tensor, resolution: float) -> Tensor:
     """Return images [N, C, H, W] with this share of their sides, by area averaging."""
-    sides = tuple(max(1, round(side * resolution)) for side in images.shape[2:])
+    sides = sides_at(images.shape[2:], resolution)
     resized = images.new_empty(*images.shape[:2], *sides)
     parts = (torch.split(each, ROWS_AT_ONCE) for each in (images, resized))
     for rows, into in zip(*parts, strict=True):
