@@ -121,6 +121,35 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     assert "--party: clerk has labels alone and no model; it runs lvfl server, and lvfl align" in federation.log("bank")
 
 
+@pytest.mark.release
+@pytest.mark.parametrize("loss", [{}, {"loss": {"kind": "pinball", "quantile": 0.8}}], ids=["squared", "pinball"])
+def test_amounts_train_and_predict_the_bits_of_one_process(federate, tmp_path: Path, loss: dict[str, object]):
+    (tmp_path / "new").mkdir()
+    paths = write_tables(tmp_path, range(ROWS), labelled=True)
+    heading, *lines = paths["bank"].read_text().splitlines()
+    amounts = [f"{line},{100 + 10 * float(line.split(',')[1]):.2f}" for line in lines]
+    paths["bank"].write_text("\n".join([f"{heading},amount", *amounts]))
+    sections = {**sections_of(paths), "task": "regression"}
+    sections["data"]["tables"]["bank"]["label"] = "amount"
+    sections["training"] |= loss
+    federation = federate(**sections)
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    whole = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True)).summary
+    found = federation.outcome()["summary"]
+    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+
+    new, out = write_tables(tmp_path / "new", range(1000, 1020), labelled=False), tmp_path / "new.csv"
+    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
+    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
+    for owner, path in new.items():
+        federation.start(owner, extra=("--samples", str(path)))
+    federation.finish()
+    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
+    assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
+
+
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_missing_rows_train_the_bits_of_one_process(federate, tmp_path: Path, labels: str):
     paths = write_tables(tmp_path, range(ROWS), labelled=True)
