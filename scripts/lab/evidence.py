@@ -44,7 +44,7 @@ OWN = "README"
 """Source of this project's own claims."""
 INTRODUCTION = """# What is known
 
-- **Save bits first**: 4 bits, coded, showed no loss. Half the compute costs a point or more; no thin model was beaten.
+- **Save bits first**: 4 bits, coded, cost some 0.2 points, half the compute one or more; no thin model was beaten.
 - A third of the rounds, half as large, in 4 bits showed no loss in long training, but loses two points with shifts.
 - Pruning as in LVFL costs accuracy when it happens; most comes back within two rounds, not all.
 - Whether pruning harms more than sparsification, as LVFL says, is undecided here; at its size we have one seed.

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import struct
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,11 +30,24 @@ from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
+from .conftest import Federation
 from .relay import Relay
 from .service import Service
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SAME = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "downlink_bytes")
+
+
+def predicted_by_processes(federation: Federation, table: Path, samples: Mapping[str, Path]) -> str:
+    """Predict the keys of ``table``, each owner from its own samples; return what the server wrote."""
+    out = federation.folder / "predicted.csv"
+    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(table), "--out", str(out)]
+    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
+    for owner, path in samples.items():
+        federation.start(owner, extra=("--samples", str(path)))
+    federation.finish()
+    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    return out.read_text()
 
 
 def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tmp_path: Path):
@@ -53,13 +67,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     assert {name: found[name] for name in SAME} == {name: summary[name] for name in SAME}
 
     new["bank"].write_text(new["bank"].read_text().replace(",j0", ",newcomer", 2))
-    out = tmp_path / "new.csv"
-    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
-    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
-    for owner, path in new.items():
-        federation.start(owner, extra=("--samples", str(path)))
-    federation.finish()
-    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    found = predicted_by_processes(federation, new["bank"], new)
     with pytest.warns(UserWarning, match="^bank: .*2 of column 'job'"):
         expected = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new)
     told = (
@@ -67,7 +75,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     )
     assert [federation.log(name).count(told) for name in federation.names] == [0, 1, 0], "told to its owner alone, once"
     text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
-    assert out.read_text() == text
+    assert found == text
     assert text.splitlines()[1].endswith(",bank+shop")
 
 
@@ -94,16 +102,11 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     assert [f">{name}</t" in page for name in ("bank", "shop", "clerk")] == [True, True, False]
 
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
-    clerk, out = tmp_path / "new/clerk.csv", tmp_path / "new.csv"
+    clerk = tmp_path / "new/clerk.csv"
     clerk.write_text("\n".join(["k", *map(str, range(1000, 1020))]))
-    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(clerk), "--out", str(out)]
-    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
-    for owner, path in new.items():
-        federation.start(owner, extra=("--samples", str(path)))
-    federation.finish()
-    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    found = predicted_by_processes(federation, clerk, new)
     told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
-    assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
+    assert found == "".join(",".join(map(str, row)) + "\n" for row in told)
 
     service = Service(federation, new, tmp_path / "whole")
     service.start(SERVER, "bank", "shop")
@@ -139,15 +142,10 @@ def test_amounts_train_and_predict_the_bits_of_one_process(federate, tmp_path: P
     found = federation.outcome()["summary"]
     assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
 
-    new, out = write_tables(tmp_path / "new", range(1000, 1020), labelled=False), tmp_path / "new.csv"
-    server = ["--listen", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
-    federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
-    for owner, path in new.items():
-        federation.start(owner, extra=("--samples", str(path)))
-    federation.finish()
-    assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
+    new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
+    found = predicted_by_processes(federation, new["bank"], new)
     told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
-    assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in told)
+    assert found == "".join(",".join(map(str, row)) + "\n" for row in told)
 
 
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
