@@ -18,6 +18,7 @@ from scripts.lab.studies.differences import CONFIDENCE, over_seeds
 from vfl.base.errors import ConfigError
 from vfl.config.settings import Section
 from vfl.reports.markdown import table as spaced_table
+from vfl.runs.results import CLOCK
 
 ACCURACY = "accuracy/test"
 LAST_TENTH = "last tenth"
@@ -44,6 +45,12 @@ class Measure(Section):
     added_bytes: float = 0.0
     """Bytes that every method sends in each round in addition; kind saved only."""
     target: float = 0.0
+    within_s: float | None = None
+    """Simulated seconds up to which rows count."""
+    part: float = 1.0
+    """Share of the second that the first is compared with."""
+    minus: "Measure | None" = None
+    """Comparison to subtract, seed by seed: how much larger the difference is than that one."""
     seeds: tuple[int, int] | None = None
     """First and last of the seeds to use."""
     tries: int = 1
@@ -107,11 +114,14 @@ def measured(measure: Measure, folder: Path) -> Effect:
         return _of_pairs(path, measure)
     if measure.kind == "saved":
         return Effect(measure.scale * _saved(path, measure), None, None, 0, "", symmetric=False)
-    by_seed = [_by_seed(path, measure, each) for each in measure.studies]
-    seeds = sorted(set.intersection(*(set(values) for values in by_seed)))
+    value_by_seed = _pooled(path, measure)
+    if measure.minus is not None:
+        less_by_seed = _pooled(folder / measure.minus.rows, measure.minus)
+        value_by_seed = {seed: value_by_seed[seed] - less_by_seed[seed] for seed in value_by_seed.keys() & less_by_seed}
+    seeds = sorted(value_by_seed)
     if measure.seeds is not None:
         seeds = [seed for seed in seeds if measure.seeds[0] <= seed <= measure.seeds[1]]
-    found = over_seeds([mean(values[seed] for values in by_seed) for seed in seeds], measure.tries)
+    found = over_seeds([value_by_seed[seed] for seed in seeds], measure.tries)
     if found is None:
         raise ConfigError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
     if found.seeds == 1:
@@ -181,7 +191,7 @@ def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
 
 def sides(measure: Measure, folder: Path) -> tuple[float, ...]:
     """Return the means of the two sides of a comparison, over the seeds that both have; none of other kinds."""
-    if measure.kind not in ("curve", "seconds") or measure.second is None:
+    if measure.kind not in ("curve", "seconds") or measure.second is None or measure.minus is not None:
         return ()
     path, means = folder / measure.rows, list[tuple[float, float]]()
     for study in measure.studies:
@@ -201,12 +211,18 @@ def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
+def _pooled(path: Path, measure: Measure) -> dict[int, float]:
+    """Return the mean over the studies, by seed, of the seeds that all have."""
+    by_study = [_by_seed(path, measure, each) for each in measure.studies]
+    return {seed: mean(values[seed] for values in by_study) for seed in set.intersection(*map(set, by_study))}
+
+
 def _by_seed(path: Path, measure: Measure, study: str) -> dict[int, float]:
     first = _values(path, measure, study, measure.first)
     if measure.second is None:
         return {seed: measure.scale * value for seed, value in first.items()}
     second = _values(path, measure, study, measure.second)
-    return {seed: measure.scale * (first[seed] - second[seed]) for seed in first.keys() & second.keys()}
+    return {seed: measure.scale * (first[seed] - measure.part * second[seed]) for seed in first.keys() & second.keys()}
 
 
 def _values(path: Path, measure: Measure, study: str, chosen: str | dict[str, str]) -> dict[int, float]:
@@ -220,6 +236,8 @@ def _values(path: Path, measure: Measure, study: str, chosen: str | dict[str, st
     if "/" in chosen:  # of another study
         study, _, chosen = chosen.rpartition("/")
     rows = [row for row in read_rows(path) if row["study"] == study and row["method"] == chosen]
+    if measure.within_s is not None:
+        rows = [row for row in rows if float(row[CLOCK]) <= measure.within_s]
     seeds = dict.fromkeys(int(row["seed"]) for row in rows)
     return {seed: _value([row for row in rows if int(row["seed"]) == seed], measure) for seed in seeds}
 

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median_high
 
-from scripts.lab.studies.page import Values, beats, last_accuracies, matched, percent, spread, write_page
+from scripts.lab.studies.page import (
+    CLIENTS,
+    Values,
+    beats,
+    cells,
+    last_accuracies,
+    matched,
+    percent,
+    spread,
+    write_page,
+)
 from scripts.lab.studies.plots import Panel, curves_of, draw_panels
 from scripts.lab.studies.runs import StudyResult, StudyRun
 from scripts.lab.studies.study import Study, horizontal_studies
@@ -23,6 +33,8 @@ HEADINGS = (
     "bytes",
     "MACs",
 )
+COLUMNS = CLIENTS | cells("local_steps/mean", "dms/weighted_steps", "fedmom/alignment")
+"""Of ``results.csv``; the last two are of their algorithms alone."""
 READING = (
     "Mean ± standard deviation over the seeds. matched: points of the last tenth over its control, FedAvg at a larger "
     "server rate. There and in the orderings: mean of the paired differences ± half of its 95 % interval "
@@ -37,7 +49,7 @@ def write_results(runs: Sequence[StudyRun], folder: Path, title: str) -> int:
         by_study = {name: (study, of_study(results, name)) for name, study in horizontal_studies().items()}
         return [READING, *(_draw_and_tell(name, *each, folder) for name, each in by_study.items() if each[1])]
 
-    return write_page(runs, folder, title, sections)
+    return write_page(runs, folder, title, sections, COLUMNS)
 
 
 def _draw_and_tell(name: str, study: Study, results: Sequence[StudyResult], folder: Path) -> str:
