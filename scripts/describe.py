@@ -37,6 +37,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     told = kind_of(arguments.file)
     if told and (arguments.file.suffix in (".yaml", ".yml") or not arguments.file.is_file()) and "table" not in told:
         raise ValueError(f"{arguments.file}: is no table{told}")
+    if arguments.file.is_dir():
+        raise ValueError(f"{arguments.file}: is a folder; name one table, CSV or Parquet")
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.exists():
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")

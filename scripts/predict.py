@@ -39,8 +39,8 @@ def add_arguments(parser: OneLineParser) -> None:
         action="append",
         default=[],
         metavar="[OWNER=]FILE",
-        help="new rows of an owner to predict; repeated for each. Without OWNER where its columns tell whose it is, as "
-        "of one table that has all; with --listen the label owner's alone",
+        help="new rows of an owner to predict; repeated for each. One table alone needs no OWNER if its columns tell "
+        "whose it is, as of one that has all owners' columns; with --listen the label owner's alone",
     )
     parser.add_argument(
         "--split",
@@ -68,6 +68,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
     run = Run(arguments.run)
     out = arguments.out or arguments.run / "predictions.csv"
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: there is no folder {out.parent}; make it, or name another file")
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
     tables = new_tables(run, arguments)
     if arguments.split and (arguments.data or tables or arguments.listen or arguments.processes):

@@ -49,7 +49,7 @@ INTRODUCTION = """# What is known
 - Pruning as in LVFL costs accuracy when it happens; most comes back within two rounds, not all.
 - Whether pruning harms more than sparsification, as LVFL says, is undecided here; at its size we have one seed.
 - FedLGA, DMS and FLARE mostly do not beat FedAvg once both take equally long steps; FedMom does on Shakespeare.
-- Longer steps of the server explain much of what their papers gain: most controls do as well.
+- T-SFL saves the waiting it promises; of the accuracy that papers gain longer steps explain much: controls do as well.
 - Embeddings and gradients tell much about labels and features; `lvfl audit` shows how much.
 - LVFL and FedMom print no numbers in their figures: for them there is a direction to compare, and no difference.
 - Our data are smaller, or JPEG copies, and seeds are few: read the setting of a row before its number.

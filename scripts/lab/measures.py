@@ -47,6 +47,8 @@ class Measure(Section):
     target: float = 0.0
     within_s: float | None = None
     """Simulated seconds up to which rows count."""
+    bounded: bool = False
+    """A second that never reaches the target counts as if it did at its end, which favours it where less is claimed."""
     part: float = 1.0
     """Share of the second that the first is compared with."""
     minus: "Measure | None" = None
@@ -239,13 +241,16 @@ def _values(path: Path, measure: Measure, study: str, chosen: str | dict[str, st
     if measure.within_s is not None:
         rows = [row for row in rows if float(row[CLOCK]) <= measure.within_s]
     seeds = dict.fromkeys(int(row["seed"]) for row in rows)
-    return {seed: _value([row for row in rows if int(row["seed"]) == seed], measure) for seed in seeds}
+    bounded = measure.bounded and chosen == measure.second
+    return {seed: _value([row for row in rows if int(row["seed"]) == seed], measure, bounded) for seed in seeds}
 
 
-def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
+def _value(rows: Sequence[Mapping[str, str]], measure: Measure, bounded: bool) -> float:
     """Return the number of one run."""
     if measure.kind == "seconds":
         late = [row for row in rows if float(row[ACCURACY] or 0) >= measure.target]
+        if not late and bounded:
+            return float(rows[-1][measure.metric])
         if not late:
             raise ConfigError(f"{measure.rows}: a run never reaches {measure.target}")
         return float(late[0][measure.metric])

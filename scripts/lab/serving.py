@@ -78,8 +78,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     about = describe_machine()
-    machine = f"{about['cpu']}, {about['cores']} cores"
-    rows: list[list[object]] = [["machine", "load", "offset_s", "milliseconds"]]
+    console.print(f"{about['cpu']}, {about['cores']} cores")
+    rows: list[list[object]] = [["load", "offset_s", "milliseconds"]]
     for name, (count, options) in LOADS.items():
         before = outcomes(arguments.url)
         found = send(arguments.url, keys[:count], options, arguments.seconds)
@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if wrong := sum(status != 200 for *_, status in found):
             raise ValueError(f"{name}: {wrong} of {len(found)} requests were not answered")
         for offset, taken, _ in found:
-            rows.append([machine, name, f"{offset:.4f}", f"{taken:.2f}"])
+            rows.append([name, f"{offset:.4f}", f"{taken:.2f}"])
         times_ms = np.array([taken for _, taken, _ in found])
         shown = ", ".join(f"p{percent} {np.percentile(times_ms, percent):.1f} ms" for percent in (50, 90, 99))
         console.print(f"{name}: {shown}, {count * len(found) / arguments.seconds:.0f} rows/s, {len(found)} requests")

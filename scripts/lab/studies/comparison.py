@@ -1,6 +1,6 @@
 """A page of studies: plots, a table of each study, and whether the published orderings hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median_high
 
@@ -21,6 +21,7 @@ from scripts.lab.studies.study import Study, horizontal_studies
 from vfl.base.amounts import amount
 from vfl.reports.markdown import section, table
 from vfl.runs.results import CLOCK
+from vfl.runs.run_folder import Row
 
 HEADINGS = (
     "method",
@@ -33,8 +34,13 @@ HEADINGS = (
     "bytes",
     "MACs",
 )
-COLUMNS = CLIENTS | cells("local_steps/mean", "dms/weighted_steps", "fedmom/alignment")
-"""Of ``results.csv``; the last two are of their algorithms alone."""
+SENT = "uplink_bytes/clients", "downlink_bytes/clients"
+COLUMNS: Mapping[str, Callable[[Row], str]] = {
+    **CLIENTS,
+    "bytes/clients": lambda row: f"{sum(row[tag] for tag in SENT):.6g}" if SENT[0] in row else "",
+    **cells("local_steps/mean", "dms/weighted_steps", "fedmom/alignment"),
+}
+"""Columns of ``results.csv``: bytes are of both ways, the last two of their algorithms alone."""
 READING = (
     "Mean ± standard deviation over the seeds. matched: points of the last tenth over its control, FedAvg at a larger "
     "server rate. There and in the orderings: mean of the paired differences ± half of its 95 % interval "

@@ -30,7 +30,7 @@ def cells(*tags: str) -> dict[str, Callable[[Row], str]]:
     return {tag: lambda row, tag=tag: f"{row[tag]:.6g}" if tag in row else "" for tag in tags}
 
 
-CLIENTS = cells(ACCURACY, "loss/test", "loss/train", CLOCK, "uplink_bytes/clients", "downlink_bytes/clients")
+CLIENTS = cells(ACCURACY, "loss/train", CLOCK)
 """Columns of horizontal runs."""
 
 

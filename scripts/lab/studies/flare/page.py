@@ -19,6 +19,7 @@ from scripts.lab.studies.plots import Curve, Panel, curves_of, draw_bars, draw_p
 from scripts.lab.studies.runs import StudyResult, StudyRun
 from scripts.lab.studies.study import Settings, Study
 from vfl.reports.markdown import section, table
+from vfl.runs.atomic import write_csv
 from vfl.runs.results import CLOCK
 
 GAP_CASES = 1000
@@ -49,7 +50,7 @@ def write_results(
         number = 5 if data_set == "mnist" else 6
         title = f"Figure {number}: policies at equal simulated time"
         written.append(_figure(title, f"fig{number}.png", studies[number], results, folder, CLOCK))
-        written.append(_figure_7([schedules(data_set, seed, further) for seed in seeds], folder))
+        written.append(_figure_7({seed: schedules(data_set, seed, further) for seed in seeds}, folder))
         return [*written, _figure_8(results, folder), _gaps()] if data_set == "mnist" else written
 
     return write_page(runs, folder, f"FLARE's figures on {data_set}, scaled down", sections)
@@ -95,7 +96,14 @@ def _figure(
     return section(title, image, lines)
 
 
-def _figure_7(per_seed: Sequence[Mapping[str, tuple[float, float]]], folder: Path) -> str:
+def _figure_7(by_seed: Mapping[int, Mapping[str, tuple[float, float]]], folder: Path) -> str:
+    rows: list[list[object]] = [
+        [policy, seed, *(f"{each:.4f}" for each in values)]
+        for seed, found in by_seed.items()
+        for policy, values in found.items()
+    ]
+    write_csv(folder / "fig7.csv", [["policy", "seed", "devices", "local_steps"], *rows])
+    per_seed = list(by_seed.values())
     means = {name: tuple(mean(each[name][part] for each in per_seed) for part in (0, 1)) for name in per_seed[0]}
     named = {("SPF / SP" if name == "SP" else name): values for name, values in means.items()}
     quantities = ("devices per round", "local steps per device")
@@ -104,8 +112,8 @@ def _figure_7(per_seed: Sequence[Mapping[str, tuple[float, float]]], folder: Pat
         folder / "fig7.png",
     )
     about = f"t_thr = {FIG_7_DEADLINE_S:g} s. Schedules do not depend on the data's split, nor on what is learned."
-    rows = [[name, *(f"{each:.1f}" for each in values)] for name, values in named.items()]
-    return section("Figure 7: participation", "fig7.png", [about, "", *table(("policy", *quantities), rows)])
+    shown = [[name, *(f"{each:.1f}" for each in values)] for name, values in named.items()]
+    return section("Figure 7: participation", "fig7.png", [about, "", *table(("policy", *quantities), shown)])
 
 
 def _figure_8(results: Sequence[StudyResult], folder: Path) -> str:
