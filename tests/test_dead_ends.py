@@ -72,6 +72,8 @@ def test_a_run_to_resume_that_is_not_there_is_answered_by_runs_alone(monkeypatch
         *((name, "one.yaml", "it holds settings, which lvfl train") for name in ("report", "predict", "status")),
         ("describe", "one.yaml", "it holds settings, which lvfl train"),
         ("describe", "quickstart", "it holds settings, which lvfl train"),
+        ("describe", ".", ".: is a folder; name one table"),
+        ("report", "begun", "begun: is a run that has not finished; go on with lvfl train --resume begun"),
         *((name, "sweep", "it is a sweep's folder, which lvfl report takes") for name in ("train", "predict")),
         ("predict", "table.csv", "a table, which lvfl describe takes"),
     ],
@@ -83,7 +85,17 @@ def test_a_file_of_another_kind_is_told_its_command(monkeypatch, capsys, tmp_pat
     Path("swept.yaml").write_text("name: two\nbase: quickstart\ngrid: {seed: [1, 2]}\n")
     Path("sweep").mkdir()
     Path("sweep/sweep.json").write_text(json.dumps({}))
+    Path("begun").mkdir()
+    Path("begun/config.yaml").write_text("base: quickstart\n")
     assert answer in told(monkeypatch, capsys, command, kind)
+
+
+def test_a_file_to_write_in_no_folder_is_told_before_predicting(monkeypatch, capsys, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    Path("begun").mkdir()
+    Path("begun/config.yaml").write_text("base: quickstart\n")
+    line = told(monkeypatch, capsys, "predict", "begun", "--out", "nowhere/scores.csv")
+    assert line == "error: --out: there is no folder nowhere; make it, or name another file\n"
 
 
 @pytest.mark.parametrize("base", ["nosuch", "nosuch.yaml"])

@@ -142,6 +142,11 @@ def test_a_run_stopped_with_smaller_images_is_refused(tmp_path: Path):
     assert not (tmp_path / "old-pruned").exists()
 
 
+def test_a_folder_that_is_there_is_named_with_the_option(run: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"^--out: .* exists already; name another folder"):
+        vfl.prune(vfl.Run(run), {"alpha": 0.5}, run_dir=tmp_path)
+
+
 def test_rows_after_the_runs_end_are_left_out(run: Path, tmp_path: Path):
     """As of a resume for more rounds that was killed before its first checkpoint."""
     shutil.copytree(run, tmp_path / "old")

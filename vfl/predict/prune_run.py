@@ -38,7 +38,7 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     """
     folder = Path(run_dir) if run_dir else run.folder.with_name(f"{run.folder.name}-pruned")
     if folder.exists():
-        raise ConfigError(f"{folder} exists already; name another folder")
+        raise ConfigError(f"--out: {folder} exists already; name another folder")
     rounds, config = _checked_rounds(run), _pruned_config(run, settings)
     built = load_run_with_data(run, config=config)
     _prune(built, config)
@@ -46,7 +46,7 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     (*rows, last), summary = run.rows_and_summary()
     saved = {tag: each for tag, each in built.server.ledger.round_metrics().items() if tag.startswith("savings")}
     rows.append(last | built.server.evaluate() | built.server.reports.metrics() | saved)
-    open_run(folder, config)
+    open_run(folder, config, "--out")
     with only_process_in(folder):
         _save(folder, config, built.server, rounds, rows, summary["wall_time_s"])
     return Run(folder)

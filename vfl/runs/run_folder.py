@@ -76,10 +76,11 @@ def with_threads_of_run(run_dir: Path, config: ExperimentConfig) -> ExperimentCo
     return config.model_copy(update={"threads": saved_config(run_dir).threads})
 
 
-def open_run(run_dir: Path, config: ExperimentConfig) -> None:
+def open_run(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir") -> None:
     """Create the folder and write the resolved configuration, unless a resumed run has one.
 
-    Raises ConfigError if that fails, or if another run has begun there since ``check_run``.
+    Raises ConfigError, naming the ``option`` that named the folder, if that fails, or if another run has begun there
+    since ``check_run``.
     """
     saved = run_dir / "config.yaml"
     try:
@@ -88,9 +89,9 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
             if not saved.exists():
                 write_atomically(saved, dump_config(with_whole_paths(config)))
     except OSError as error:
-        raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
+        raise ConfigError(f"{option}: {run_dir} cannot be written ({error.strerror})") from None
     if saved_config(run_dir).settings_fixed_on_resume() != with_whole_paths(config).settings_fixed_on_resume():
-        raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
+        raise ConfigError(f"{option}: another run has just begun in {run_dir}; name another folder")
 
 
 def forget_attempt(run_dir: Path, *notes: str) -> None:
@@ -172,6 +173,8 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
     """Return a sweep's manifest, with at least these keys. Raises ConfigError if the folder is not a sweep's."""
     if not (folder / MANIFEST).exists():
+        if (folder / "config.yaml").is_file():
+            raise ConfigError(f"{folder}: is a run that has not finished; go on with lvfl train --resume {folder}")
         told = kind_of(folder) or "; name a folder of lvfl train or lvfl sweep"
         raise ConfigError(f"{folder}: holds no finished run and no sweep{told}")
     return read_json(folder / MANIFEST, keys)

@@ -1,6 +1,7 @@
 """Bad tables: one line with file, column and row, before anything is trained."""
 
 import gzip
+import re
 import warnings
 from pathlib import Path
 
@@ -154,8 +155,18 @@ def changed(rows, column, value):
             "'0', '1', '2' there, 's0', 's1', 's2' here",
         ),
         (BANK, changed(SHOP, 0, lambda i: f"{i}.0"), {}, "no key of bank is in it"),
-        (BANK, changed(SHOP, 0, lambda i: max(i, 3)), {}, "3 rows repeat a key: '3', '3', '3' in row 3, 4, 5; remove"),
-        (changed(BANK, 0, lambda i: i // 2), SHOP, {}, "20 rows repeat a key: '0', '1', '2' in row 3, 5, 7"),
+        (
+            BANK,
+            changed(SHOP, 0, lambda i: max(i, 3)),
+            {},
+            "3 rows repeat a key: '3', '3', '3' in row 3, 4, 5; .*shop.dup",
+        ),
+        (
+            changed(BANK, 0, lambda i: i // 2),
+            SHOP,
+            {},
+            "20 rows repeat a key: .* in row 3, 5, 7; .*bank.duplicates=first",
+        ),
         (BANK, SHOP, {"shop": {"label": "b"}}, "bank, shop all name a label"),
         (BANK, SHOP, {"bank": {"label": None}}, "no owner names its label"),
         (BANK, SHOP, {"shop": {"key": None}}, "data.tables.shop.key: is missing"),
@@ -210,7 +221,9 @@ def test_an_amount_is_no_class_unless_the_task_is_written(tmp_path):
 def test_a_table_has_words_of_its_own_for_what_is_missing(tmp_path):
     bank = changed(BANK, 1, lambda index: ["unknown", " n. a. ", -999, 2.5][index % 4])
     features = {"a": "number"}
-    with pytest.raises(TableError, match=r"'a', row 2: 'unknown' is no number; name it under .*missing, .* ignore"):
+    with pytest.raises(
+        TableError, match=r"'a', row 2: 'unknown' is no number; name it under data.tables.bank.missing, "
+    ):
         owners(tmp_path, bank, SHOP, bank={"features": features})
     settings = {"features": features, "missing": ["unknown", "n. a.", -999]}
     part = owners(tmp_path, bank, SHOP, bank=settings).parties[0]
@@ -237,6 +250,26 @@ def test_a_key_that_is_a_feature_is_said(tmp_path):
 def test_a_label_of_nearly_as_many_classes_as_rows_is_warned_of(tmp_path):
     with pytest.warns(UserWarning, match="label column 'y': has 20 classes in 40 rows; is it an amount"):
         owners(tmp_path, changed(BANK, 2, lambda index: index % 20 / 7), SHOP)
+
+
+@pytest.mark.parametrize(("slips", "told"), [(1, "1 of 120 rows is of class 'maybe'"), (2, "2 .* are"), (3, None)])
+def test_a_class_of_one_or_two_rows_among_many_is_warned_of(tmp_path, slips: int, told: str | None):
+    bank = [("k", "a", "y"), *((row, row % 7, "maybe" if row < slips else row % 2) for row in range(120))]
+    shop = [("k", "b"), *((row, row * 0.5) for row in range(120))]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(owners(tmp_path, bank, shop).labels.classes) == 3
+    lines = [str(each.message) for each in caught if "if that is a slip" in str(each.message)]
+    assert bool(lines) == (told is not None)
+    assert all(re.search(f"label column 'y': {told}", line) for line in lines)
+
+
+def test_a_file_that_is_not_there_is_looked_for_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        TableError, match=f"none.csv: cannot be read .*; the working folder is {re.escape(str(tmp_path))}"
+    ):
+        read_table(Path("none.csv"), KINDS, [("k",)])
 
 
 def test_what_is_dropped_is_counted_in_one_line(tmp_path):

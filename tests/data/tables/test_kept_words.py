@@ -43,9 +43,7 @@ def some(word: str, other: str = "yes") -> list[str]:
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_of_a_label_is_told_and_can_be_kept(tmp_path: Path, kind: str, word: str):
     path = table_file(tmp_path, kind, y=some(word))
-    with pytest.raises(
-        TableError, match=r"counts as missing; if it is a value, set data.tables.OWNER.not_missing: \{y"
-    ):
+    with pytest.raises(TableError, match=r"counts as missing; if it is a value, set data.tables.bank.not_missing: \{y"):
         split(path)
     found = split(path, not_missing={"y": word})
     assert set(found.labels.classes) == {word, "yes"}

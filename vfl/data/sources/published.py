@@ -73,7 +73,7 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
         places = " and ".join(places) if kind == "svhn" else " or ".join(places)
         raise ValueError(
             f"data.dataset.root: no intact {title} in '{root}' and none downloaded ({one_line(error)}); "
-            f"put {places} there, or use data.dataset.kind=digits"
+            f"put {places} there, or use data.dataset.kind=digits, or image_folder for images of your own"
         ) from None
 
 

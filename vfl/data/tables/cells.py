@@ -61,6 +61,19 @@ class TableError(ValueError):
     """Error about a table; the text is one line that names file, column and row."""
 
 
+OWNER = "data.tables.OWNER"
+"""An owner's settings, in an error raised where its name is not known."""
+
+
+@contextmanager
+def of_owner(owner: str) -> Generator[None]:
+    """Name the owner in the settings that an error's line proposes."""
+    try:
+        yield
+    except TableError as error:
+        raise TableError(str(error).replace(OWNER, f"data.tables.{owner}")) from None
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive rows of a table."""
@@ -107,7 +120,9 @@ def open_blocks(
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
+        away = isinstance(error, FileNotFoundError) and not path.is_absolute()
+        where = f"; the working folder is {Path.cwd()}" if away else ""
+        raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]}{where})") from None
 
 
 def _refuse_other_than_file(path: Path) -> None:
@@ -148,7 +163,7 @@ def why_missing(path: Path, name: str, row: int) -> str:
                 word = block.columns[name][row - block.start].as_py()
                 if word not in MISSING:
                     break
-                keep = f"data.tables.OWNER.not_missing: {{{name}: [{word!r}]}}"
+                keep = f"{OWNER}.not_missing: {{{name}: [{word!r}]}}"
                 return f"is missing, as {word!r} counts as missing; if it is a value, set {keep}"
     return "is missing"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
-from vfl.data.tables.cells import Block, Kept, TableError, open_blocks, why_missing
+from vfl.data.tables.cells import OWNER, Block, Kept, TableError, open_blocks, why_missing
 
 KEY_SEPARATOR = "\x1f"
 """Separator of the columns of a key: ASCII's unit separator, which no key may contain."""
@@ -128,8 +128,7 @@ def _no_number(where: str, block: Block, name: str) -> TableError:
     if re.match(WRITTEN, cell):  # not to be taken as missing: such cells are a column's largest values
         return TableError(f"{where}: {cell[:40]!r} is no number; write digits and a decimal point alone: 1234.5")
     return TableError(
-        f"{where}: {cell[:40]!r} is no number; name it under data.tables.OWNER.missing, or make the column a category "
-        "or ignore"
+        f"{where}: {cell[:40]!r} is no number; name it under {OWNER}.missing, or make the column a category or ignore"
     )
 
 

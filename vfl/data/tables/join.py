@@ -19,7 +19,7 @@ from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import TableError
+from vfl.data.tables.cells import TableError, of_owner
 from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.matching_result import keys_digest, read_match
@@ -64,13 +64,15 @@ def join(
     sample is left.
     """
     first = configs[leader]
-    kept = unique_rows(tables[leader], first)
+    with of_owner(leader):
+        kept = unique_rows(tables[leader], first)
     keys = tables[leader].keys[key_of(first)].take(pa.array(kept))
     # Until they are sorted below, samples are the leader's kept rows: entry i of every list is of the i-th of them.
     rows: dict[str, Rows] = {leader: kept}
     hints: list[str] = []
     for owner in [owner for owner in tables if owner != leader]:
-        own = unique_rows(tables[owner], configs[owner])
+        with of_owner(owner):
+            own = unique_rows(tables[owner], configs[owner])
         known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
         wanted = tables[leader].keys[first.keys.get(owner, key_of(first))].take(pa.array(kept))
         found = pc.index_in(wanted, value_set=known)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import MISSING, TableError, column_names
+from vfl.data.tables.cells import MISSING, OWNER, TableError, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 
 Rows = npt.NDArray[np.int64]
@@ -84,7 +84,7 @@ def unique_rows(table: Table, config: TableConfig) -> Rows:
         where = ", ".join(str(table.rows[row]) for row in doubled)
         raise TableError(
             f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
-            f"in row {where}; remove them, or set data.tables.OWNER.duplicates=first"
+            f"in row {where}; remove them, or set {OWNER}.duplicates=first"
         )
     return np.sort(first)
 

@@ -27,6 +27,8 @@ CODE = re.compile(r"[+-]?0\d")
 """Beginning of a number that is a code: 00123 and 123 may be two."""
 FEW_CLASSES, FEW_ROWS = 10, 3
 """A label with more classes, and fewer rows per class, may be an amount."""
+MANY_ROWS = 100
+"""Number of rows from which a class of fewer than ``FEW_ROWS`` may be a slip."""
 
 
 def read_labels(
@@ -55,12 +57,23 @@ def read_labels(
     if len(used) > max(FEW_CLASSES, len(rows) / FEW_ROWS):
         what = f"has {len(used)} classes in {len(rows)} rows"
         warnings.warn(f"{where}: {what}; is it an amount? then set task: regression", stacklevel=3)
+    _tell_rare(where, column.names, np.bincount(column.codes[rows], minlength=len(column.names)))
     spelt = _spelt(where, used)
     classes = positive_last(tuple(dict.fromkeys(spelt.values())), positive)
     places = {name: classes.index(spelling) for name, spelling in spelt.items()}
     # By the column's code. Names that only rows outside the samples have get 0, which nothing looks up.
     index = np.array([places.get(name, 0) for name in column.names], np.int64)
     return torch.from_numpy(index[column.codes[rows]]), classes
+
+
+def _tell_rare(where: str, names: Sequence[str], counts: Rows) -> None:
+    """Warn of a class of few rows among many: a slip makes a class of its own, and of two classes three."""
+    if counts.sum() < MANY_ROWS:
+        return
+    for name, count in zip(names, counts, strict=True):
+        if 0 < count < FEW_ROWS:
+            what = f"{count} of {counts.sum():,} rows {'are' if count > 1 else 'is'} of class {name!r}"
+            warnings.warn(f"{where}: {what}; if that is a slip, mend or remove what it stands in", stacklevel=4)
 
 
 def read_weights(table: Table, name: str, rows: Rows) -> Tensor:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from vfl.config.data import DataConfig
 from vfl.config.tables import table_of
 from vfl.data.tables.arrow import Column, pa
+from vfl.data.tables.cells import of_owner
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.keys import SPLIT, Rows, groups_of, key_of, keys_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.matching_result import keys_digest
@@ -40,8 +41,9 @@ def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     others = [other for other in data.tables if other != owner and config.label is not None]
     grouped = [(data.group,)] if others and data.group is not None else []
     keys = list(dict.fromkeys([*keys_of(config, data.tables), *grouped]))
-    table = read_table(path, {}, keys, missing=config.missing, kept=config.not_missing)
-    rows = unique_rows(table, config)
+    with of_owner(owner):
+        table = read_table(path, {}, keys, missing=config.missing, kept=config.not_missing)
+        rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}
     used = list(dict.fromkeys(columns.values())) or [own]

@@ -26,7 +26,7 @@ from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
-from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.cells import TableError, column_names, of_owner
 from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
@@ -222,6 +222,10 @@ class Tables(Source):
             raise TableError(f"--table: {path}: lacks columns of every owner ({what}); name OWNER=FILE for each")
         return owners
 
+    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
+        """Raise ValueError: new rows of tables are named by owner."""
+        raise ValueError(f"--data: {path}: tables have owners; name the new rows of each by --table OWNER=FILE")
+
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
         """Read new rows of one owner alone, in the order of their match if there is one, else of its own key.
 
@@ -320,7 +324,8 @@ class Tables(Source):
                 )
                 raise TableError(f"data.group: {path} {what}{alone}")
             keys = list(dict.fromkeys([*keys, (group,)]))
-        with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
+        # The display is on a terminal only.
+        with of_owner(owner), Console(stderr=True).status(f"reading {path}") as status:
             read = f"reading {path}: "
             return read_table(
                 path,
@@ -370,9 +375,9 @@ class Tables(Source):
         name = self.data.tables[self.leader].label
         assert name is not None
         rows, ids = joined.rows[self.leader], joined.ids
-        values, classes = read_labels(
-            table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS, self.data.positive_class
-        )  # over all samples, so that training and test number classes alike
+        most_amounts = MOST_CLASSES if self.task_said else MOST_AMOUNTS
+        with of_owner(self.leader):  # over all samples, so that training and test number classes alike
+            values, classes = read_labels(table, name, rows, most_amounts, self.data.positive_class)
         column = self.data.tables[self.leader].weight
         weights_N = None if column is None else read_weights(table, column, rows)
         refuse_copies(table, name, rows)
