@@ -387,7 +387,8 @@ class Tables(Source):
         for split, part in (("training", train), ("test", test)):
             if len(values[part].unique()) < 2:
                 where = f"{table.path}: label column {name!r}"
-                raise TableError(f"{where}: has one value only in the {split} samples; it needs two or more")
+                fix = "give more rows, or other data.test_share or seed"
+                raise TableError(f"{where}: has one value only in the {split} samples; it needs two or more: {fix}")
         key = key_of(self.data.tables[self.leader])
         keys = (key, *key_cells(table.keys[key].take(pa.array(rows[test]))))
         return LabelData(
