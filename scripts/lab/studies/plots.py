@@ -85,8 +85,8 @@ def draw_bars(groups: Mapping[str, Mapping[str, float]], path: Path) -> None:
 
 
 def _on_one_grid(curves: Sequence[Curve], *, steps: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return x [G] over the range that all curves cover, and y [S, G] interpolated: seeds differ in simulated time."""
-    if steps:  # over rounds, which all seeds have in common
+    """Return x [G] over the range that all curves cover, and y [S, G], interpolated where seeds differ: in time."""
+    if steps or all(list(across) == list(curves[0][0]) for across, _ in curves):
         return np.array(curves[0][0]), np.array([values for _, values in curves])
     # Where all curves are: np.interp would go on with a curve's last value, and flatten the mean.
     low, high = max(across[0] for across, _ in curves), min(across[-1] for across, _ in curves)
