@@ -41,6 +41,13 @@ REFUSED = {
         {"horizontal": {"algorithm": "fednova"}, "training": {"optimizer": {"momentum": 0.9, "nesterov": True}}},
         "training.optimizer.nesterov",
     ),
+    "fednova's proximal term that diverges": (
+        {
+            "horizontal": {"algorithm": "fednova", "fednova": {"mu": 40.0}},
+            "training": {"optimizer": {"learning_rate": 0.05}},
+        },
+        "horizontal.fednova.mu: 40 times the learning rate 0.05 is 2 or more, so that steps diverge; take less than 40",
+    ),
     "fedsgd with nesterov": (
         {"horizontal": {"algorithm": "fedsgd"}, "training": {"optimizer": {"momentum": 0.9, "nesterov": True}}},
         "training.optimizer.nesterov",

@@ -50,6 +50,13 @@ def test_an_interval_has_its_length_whoever_takes_part(trainer, algorithm):
     assert max(row["local_steps/max"] for row in metrics) == 10
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "dms"])
+def test_an_interval_in_which_nobody_works_lasts_as_long(trainer, algorithm):
+    devices, work = SLOWEST_FIRST | {"availability": 1e-6}, {"kind": "interval", "interval_s": 2.5}
+    metrics = trainer(algorithm=algorithm, devices=devices, work=work).train_round(0)
+    assert (metrics["clients/selected"], metrics["simulated_time_s/round"]) == (0, 2.5)
+
+
 def test_clients_are_drawn_without_repetition_and_each_as_often(trainer):
     server = trainer()
     drawn = selections(server, 300)

@@ -31,6 +31,15 @@ def speeds(devices):
     return draw
 
 
+def test_draws_and_links_can_be_of_different_rounds(devices):
+    """FedAsync counts its starts for the draws, while links change by round."""
+    links = {"uplink_bytes_per_s": {0: 1000.0, 4: 10.0}, "speed": {"kind": "exponential", "redrawn": True}}
+    made = devices(transfer_bytes=(0, 1000), devices=links)
+    one, late = made.plan(7, link_round=0), made.plan(7)
+    assert torch.equal(one.steps_N, late.steps_N)
+    torch.testing.assert_close(late.seconds_N - one.seconds_N, torch.full((6,), 99.0, dtype=torch.float64))
+
+
 def test_fixed_speeds(speeds):
     assert speeds(3, kind="fixed", mean=2.5).tolist() == [2.5] * 3
 

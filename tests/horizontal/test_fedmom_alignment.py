@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from vfl.config import with_whole_paths
+from vfl.horizontal.fedmom import FedMomConfig
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import TrainingLoop
 
@@ -13,6 +15,14 @@ def server(configure, build, problem, engine):
         return build(configure(horizontal={"algorithm": "fedmom", "fedmom": settings}), problem, engine)
 
     return make
+
+
+def test_the_reference_is_the_same_run_from_every_folder(configure, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = configure(horizontal={"algorithm": "fedmom", "fedmom": {"reference": "old"}})
+    own = with_whole_paths(config).horizontal.own
+    assert isinstance(own, FedMomConfig)
+    assert own.reference == tmp_path / "old"
 
 
 def test_alignment_is_the_product_of_the_biased_gradient_with_the_way_to_the_reference(server, tmp_path, monkeypatch):

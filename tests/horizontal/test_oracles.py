@@ -75,6 +75,12 @@ def test_fednovas_amount_is_how_far_unit_gradients_lead(steps, momentum, mu, rat
     assert accumulated_steps(steps, momentum, mu, rate) == pytest.approx(float(y.detach()) / -rate, rel=1e-6)
 
 
+@pytest.mark.parametrize("mu", [1e-320, 1e-20, 1e-9, 1e-6])
+def test_fednovas_amount_of_a_small_proximal_term_keeps_its_digits(mu: float):
+    shrink, tau = mu * 0.1, 7  # by its series: tau - tau (tau - 1) / 2 shrink + ...
+    assert accumulated_steps(tau, 0.0, mu, 0.1) == pytest.approx(tau - 21 * shrink, rel=1e-9)
+
+
 def test_fednova_is_the_mean_normalised_change_times_the_mean_amount(algorithm, report):
     fednova = algorithm("fednova", server_learning_rate=0.5)
     clients, steps, deltas = (1, 3, 4), (2, 7, 1), vectors(3)

@@ -146,7 +146,13 @@ def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
         below = Path("runs") / named
         whole = (below if below.exists() and not named.exists() else named).absolute()
         training = training.model_copy(update={"start_from": whole})
-    return config.model_copy(update={"data": type(config.data).model_validate(data), "training": training})
+    changed: dict[str, object] = {"data": type(config.data).model_validate(data), "training": training}
+    if config.mode == "horizontal":  # a section of the algorithm's own
+        own = config.horizontal.own
+        paths = {name: value.absolute() for name, value in own if isinstance(value, Path)}
+        update = {config.horizontal.algorithm: own.model_copy(update=paths)} if paths else {}
+        changed["horizontal"] = config.horizontal.model_copy(update=update)
+    return config.model_copy(update=changed)
 
 
 def _absolute(value: object) -> object:

@@ -97,7 +97,7 @@ class AsynchronousTrainer(HorizontalTrainer):
         waited = 0
         while len(self.flights) < self.config.horizontal.clients_per_round:
             number = self.started
-            plan = self.devices.plan(number)
+            plan = self.devices.plan(number, link_round=round_index)
             busy = {flight.assignment.work.client for flight in self.flights}
             candidates = plan.candidates(self.config.horizontal.selection.min_steps)
             idle = [int(client) for client in candidates if int(client) not in busy]

@@ -117,8 +117,11 @@ class Devices:
         """Work beside the steps, in steps that take equally long, int64 [N]."""
         self._check_that_somebody_works()
 
-    def plan(self, round_index: int) -> RoundPlan:
-        """Return every client's possible work in a round; every draw is by (seed, purpose, round) and client."""
+    def plan(self, round_index: int, link_round: int | None = None) -> RoundPlan:
+        """Return every client's possible work in a round; every draw is by (seed, purpose, round) and client.
+
+        ``link_round``: round whose links are used, if draws are counted otherwise.
+        """
         speeds_N = self.speeds(round_index)
         asked_N = self._asked_steps()
         steps_N = self._steps(round_index, speeds_N, asked_N)
@@ -133,9 +136,14 @@ class Devices:
             steps_N,
             steps_N.double() / self.steps_per_epoch_N,
             asked_N.double() / self.steps_per_epoch_N,
-            compute_N + self._transfer_s(round_index),
+            compute_N + self._transfer_s(round_index if link_round is None else link_round),
             self.samples_N,
         )
+
+    @property
+    def empty_round_s(self) -> float:
+        """Simulated seconds of a round in which nobody works: those of the interval, if there is one."""
+        return self.config.work.interval_s if self._fixed_time else 0.0
 
     def speeds(self, round_index: int) -> Tensor:
         """Return the steps per second of all clients in a round, float64 [N]."""

@@ -5,7 +5,8 @@ are divided by what their client's number of steps alone amounts to, so that fas
 towards their own.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vfl.config import OptimizerConfig
@@ -15,6 +16,9 @@ from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vect
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 
+SMALL = 1e-6
+"""Product eta mu below which 1 - (1 - eta mu)^tau loses digits."""
+
 
 class FedNovaConfig(AlgorithmConfig):
     """FedNova."""
@@ -23,9 +27,15 @@ class FedNovaConfig(AlgorithmConfig):
     """Proximal term of the clients."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Raise ValueError for Nesterov's momentum."""
+        """Raise ValueError for Nesterov's momentum, and a proximal term that moves away from the start."""
         if optimizer.nesterov:
             raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
+        rates = optimizer.learning_rate
+        rate = max(rates.values()) if isinstance(rates, Mapping) else rates
+        bound = 2 * (1 + optimizer.momentum)  # from which on x <- x - eta mu x, with momentum, grows
+        if self.mu * rate >= bound:
+            what = f"{self.mu:g} times the learning rate {rate:g} is {bound:g} or more, so that steps diverge"
+            raise ValueError(f"horizontal.fednova.mu: {what}; take less than {bound / rate:g}")
 
 
 class FedNova(FederatedAlgorithm[FedNovaConfig]):
@@ -69,6 +79,8 @@ def accumulated_steps(steps: int, momentum: float, mu: float, learning_rate: flo
     if mu == 0:
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     shrink = learning_rate * mu
+    if momentum == 0 and shrink < SMALL:
+        return -math.expm1(steps * math.log1p(-shrink)) / shrink if shrink else float(steps)
     if momentum == 0:
         return (1 - (1 - shrink) ** steps) / shrink
     return _accumulated_by_recursion(steps, momentum, shrink)

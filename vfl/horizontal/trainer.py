@@ -167,7 +167,7 @@ class SynchronousTrainer(HorizontalTrainer):
             if not plan.drops_out_N[result.client]
         ]
         diagnostics = self.server_step(reports)
-        slowest_s = max((assignment.work.seconds for assignment in assignments), default=0.0)
+        slowest_s = max((assignment.work.seconds for assignment in assignments), default=self.devices.empty_round_s)
         seconds = slowest_s if selection.seconds is None else selection.seconds
         self.simulated_time_s += seconds
         return {

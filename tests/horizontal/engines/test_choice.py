@@ -1,9 +1,13 @@
 """Which engine is built, and what cannot be stacked."""
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.nn.functional as F
 from shorthand import build_classifier
-from torch import nn
+from torch import Tensor, nn
 
 from vfl.config import ConfigError, parse_config
 from vfl.horizontal.build import build_engine
@@ -30,6 +34,33 @@ class Owner(nn.Module):
         super().__init__()
         self.own = nn.Parameter(torch.ones(3))
         self.layer = layer
+
+
+class Coded(nn.Module):
+    """A linear layer within code of its own."""
+
+    def __init__(self, code: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.code = nn.Linear(3, 3), code
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.code(self.layer, samples)
+
+
+class Pairs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Bilinear(3, 3, 3)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.both(samples, samples)
+
+
+def build_around(module: nn.Module, engine: str):
+    config = parse_config({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
+    runtime, model = Runtime(torch.device("cpu"), None), FlatModel(module)
+    features, labels = torch.linspace(-1, 2, 15).reshape(5, 3).sin(), torch.arange(5) % 3
+    return build_engine(config, model, features, labels, runtime, SingleProcess(), lambda done, total: None)
 
 
 def build(kind: str, engine: str, precision: str = "float32"):
@@ -85,6 +116,30 @@ def test_batched_on_what_it_cannot_stack_is_one_line(kind, precision, named):
 def test_layers_that_would_compute_something_else_are_refused(module, reason):
     with pytest.raises(ConfigError, match=reason):
         stack_model(FlatModel(module))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Coded(lambda layer, samples: F.dropout(layer(samples), 0.5)), "draws random numbers"),
+        (lambda: Coded(lambda layer, samples: F.linear(samples, layer.weight)), "asks more of a layer"),
+        (lambda: Coded(lambda layer, samples: layer(samples - samples.mean(dim=0))), "treat samples independently"),
+        (Pairs, "asks more of a layer"),
+    ],
+)
+def test_code_that_cannot_be_stacked_is_found_by_one_pass(make: Callable[[], nn.Module], reason: str):
+    with pytest.raises(ConfigError, match=f"^horizontal.engine: .*{reason}") as error:
+        build_around(make(), "batched")
+    assert "\n" not in str(error.value)
+    assert type(build_around(make(), "auto")) is SequentialEngine
+
+
+def test_the_comparison_draws_nothing_and_changes_no_weight():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    state, before = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    assert type(build_around(module, "batched")) is BatchedEngine
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
 
 
 def test_a_stacked_module_leaves_the_original_as_it_was():

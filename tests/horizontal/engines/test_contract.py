@@ -42,6 +42,17 @@ class Shifted(nn.Module):
         return self.layer(samples.flatten(1) * self.scale + self.shift)
 
 
+class Twice(nn.Module):
+    """A module that calls one layer twice, whose gradients autograd adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.last(self.layer(torch.tanh(self.layer(samples.flatten(1)))))
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3, bias=False))
 
@@ -86,6 +97,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "batch_norm_cnn": batch_norm_cnn,
     "grouped_cnn": grouped_cnn,
     "shifted": Shifted,
+    "twice": Twice,
 }
 
 

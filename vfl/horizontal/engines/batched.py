@@ -6,6 +6,7 @@ is most of the time of small models and batches.
 Shapes: K clients at work, S steps of the longest, B rows of the largest batch; P and Q as in ``flat.py``.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,14 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from vfl.base.errors import one_line
+from vfl.base.random import seeded
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.horizontal.engines.sequential import LocalEngine
-from vfl.horizontal.engines.stacked import stack_model
+from vfl.horizontal.engines.stacked import refusal, stack_model
+from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
 
 STACK_BYTES = {"cpu": 2**26, "cuda": 2**31}
 """Bytes of the weights that are stacked at a time, by device; larger cohorts are cut. On the CPU a stack larger than
 the cache is slower than none."""
+
+COMPARED = (4, 3)
+"""Rows of the two clients of whom one pass is compared with the module's own."""
+ALIKE = 1e-3
+"""Largest distance of a client's gradient from the module's own, as a share of its length: rounding stays far below."""
 
 
 @dataclass(eq=False)
@@ -37,6 +46,42 @@ class BatchedEngine(LocalEngine):
         self.losses = _cross_entropies if self.loss is batch_loss else _client_by_client(self.loss)
         self.module, self.stack = stack_model(self.model)
         self.gradients_KP = self.model.weights_P.new_zeros(0, len(self.model.weights_P))
+        self._compare_with_module()
+
+    def _compare_with_module(self) -> None:
+        """Raise ConfigError unless a pass of two clients gives the module's own gradients and draws nothing.
+
+        What a module's code does with its layers, or draws by a function, cannot be told from their types.
+        """
+        twin = FlatModel(copy.deepcopy(self.model.module).train())
+        rows = [torch.arange(count, device=self.features.device) % len(self.features) for count in COMPARED]
+        with seeded(0, "comparison of engines") as drawn:
+            before = _device_stream(self.features)
+            try:
+                expected_KP = [self._own_gradient(twin, rows_B) for rows_B in rows]
+            except (RuntimeError, ValueError):  # as of BatchNorm over one value: the training itself will say so
+                return
+            if drawn() or not torch.equal(before, _device_stream(self.features)):
+                raise refusal("its code draws random numbers")
+        start_P, statistics_Q = self.model.weights_P, self.model.statistics_Q
+        tasks = [LocalTask(k, rows_B, start_P, statistics_Q, [rows_B], 1.0) for k, rows_B in enumerate(rows)]
+        work = _Work(tasks, self.optimizer, self._gradient_rows(len(tasks)))
+        self._place(work, len(tasks))
+        try:
+            self._gradients(rows, COMPARED)
+        except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+            raise refusal(f"its code asks more of a layer than one input's output ({one_line(error)})") from None
+        for expected_P, found_P in zip(expected_KP, work.gradients_KP, strict=True):
+            found_P = torch.cat([each.flatten() for each in self.model.split(found_P)])
+            if not (found_P - expected_P).square().sum() <= ALIKE**2 * expected_P.square().sum():
+                raise refusal("its code does not treat samples independently, or uses a layer in another way")
+
+    def _own_gradient(self, twin: FlatModel, rows_B: Tensor) -> Tensor:
+        """Return the gradient of one batch as the module computes it, one vector of all parameters."""
+        twin.load(self.model.weights_P, self.model.statistics_Q)
+        loss = self.loss(twin.module(self.features[rows_B]), self.labels[rows_B])
+        gradients = torch.autograd.grad(loss, twin.parameters, materialize_grads=True)
+        return torch.cat([each.flatten() for each in gradients])
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients in stacks of similar work, those with most steps first."""
@@ -111,6 +156,7 @@ class BatchedEngine(LocalEngine):
     def _gradients(self, batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
         """Write the gradients of one batch per client to their places and return the losses [K]."""
         self.stack.counts = counts
+        self.stack.called.clear()
         rows_KB = _filled_up(batches, counts)
         outputs = self.module(self.features[rows_KB].flatten(0, 1))
         losses_K = self.losses(outputs, self.labels[rows_KB], counts)
@@ -131,6 +177,11 @@ class BatchedEngine(LocalEngine):
         self._gradients(rows, [len(rows_N) for rows_N in rows])
         # Clients keep theirs, and not the others'.
         return {place: work.gradients_KP[row].clone() for row, place in enumerate(wanted)}
+
+
+def _device_stream(values: Tensor) -> Tensor:
+    """Return the state of the generator of an accelerator on which the values are; nothing on the CPU."""
+    return torch.cuda.get_rng_state(values.device) if values.device.type == "cuda" else torch.empty(0)
 
 
 class _Work:

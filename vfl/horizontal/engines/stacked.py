@@ -37,6 +37,8 @@ class Stack:
     """[K, *shape] of every floating-point buffer; a pass updates them."""
     counts: Sequence[int] = field(default_factory=list[int])
     """Number of real samples of each client; padding follows up to B."""
+    called: set[int] = field(default_factory=set[int])
+    """Places whose memory for a gradient is taken in this pass."""
 
 
 def stack_model(model: FlatModel) -> tuple[nn.Module, Stack]:
@@ -69,9 +71,9 @@ class _Layout:
     def place(self, parameter: Tensor) -> int:
         """Return a parameter's index. Raises ConfigError if two layers share it, or it is frozen."""
         if id(parameter) not in self.parameters:
-            raise _refusal("a parameter is frozen")
+            raise refusal("a parameter is frozen")
         if id(parameter) in self.taken:
-            raise _refusal("two layers share a parameter")
+            raise refusal("two layers share a parameter")
         self.taken.add(id(parameter))
         return self.parameters[id(parameter)]
 
@@ -80,15 +82,16 @@ class _Layout:
         return None if buffer is None else self.buffers[id(buffer)]
 
 
-def _refusal(reason: str) -> ConfigError:
+def refusal(reason: str) -> ConfigError:
+    """Return the error for a model that cannot be stacked."""
     return ConfigError(f"horizontal.engine: batched cannot stack models.classifier: {reason}; use sequential or auto")
 
 
 def _stacked(module: nn.Module, layout: _Layout) -> nn.Module:
     if isinstance(module, nn.RNNBase):
-        raise _refusal(f"a recurrent layer ({type(module).__name__}) computes one client at a time")
+        raise refusal(f"a recurrent layer ({type(module).__name__}) computes one client at a time")
     if isinstance(module, _DropoutNd) and module.p > 0:
-        raise _refusal("dropout would draw other numbers than client by client")
+        raise refusal("dropout would draw other numbers than client by client")
     if isinstance(module, nn.Linear):
         return _Linear(module, layout)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
@@ -131,9 +134,10 @@ class _Linear(_Layer):
     def forward(self, samples: Tensor) -> Tensor:
         weight_KOI = self.stack.weights[self.place]
         flat_KBI = samples.reshape(len(weight_KOI), -1, weight_KOI.shape[2])
-        outputs_KBO = _Product.apply(
-            flat_KBI, weight_KOI, self.weight_of(self.bias_place), self.stack.gradients[self.place]
-        )
+        # A layer that is called twice has two gradients, which autograd adds: they cannot share the memory.
+        memory = None if self.place in self.stack.called else self.stack.gradients[self.place]
+        self.stack.called.add(self.place)
+        outputs_KBO = _Product.apply(flat_KBI, weight_KOI, self.weight_of(self.bias_place), memory)
         return outputs_KBO.reshape(*samples.shape[:-1], -1)  # as nn.Linear: dimensions between B and I are kept
 
 
@@ -145,7 +149,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs_KBI: Tensor, weight_KOI: Tensor, bias_KO: Tensor | None, gradient_KOI: Tensor
+        ctx: Any, inputs_KBI: Tensor, weight_KOI: Tensor, bias_KO: Tensor | None, gradient_KOI: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(inputs_KBI, weight_KOI)
         ctx.gradient_KOI = gradient_KOI
@@ -210,7 +214,7 @@ class _BatchNormalization(_Layer):
     def __init__(self, norm: _BatchNorm, layout: _Layout) -> None:
         super().__init__(layout)
         if norm.momentum is None:  # its counter is an integer buffer, which is in no stack
-            raise _refusal("BatchNorm with momentum=None counts batches")
+            raise refusal("BatchNorm with momentum=None counts batches")
         self.place, self.bias_place = layout.place_if_any(norm.weight), layout.place_if_any(norm.bias)
         self.mean_place = layout.statistic(norm.running_mean)
         self.variance_place = layout.statistic(norm.running_var)
@@ -252,9 +256,9 @@ class _Vmapped(_Layer):
         super().__init__(layout)
         for inner in module.modules():
             if isinstance(inner, nn.RNNBase | _DropoutNd):
-                raise _refusal(f"{type(module).__name__} has a {type(inner).__name__} within")
+                raise refusal(f"{type(module).__name__} has a {type(inner).__name__} within")
         if [*module.buffers()]:
-            raise _refusal(f"{type(module).__name__} has buffers")
+            raise refusal(f"{type(module).__name__} has buffers")
         self.places = {name: layout.place(parameter) for name, parameter in module.named_parameters()}
         self.calls = [module]  # in a list, so that its parameters are not this module's
 
