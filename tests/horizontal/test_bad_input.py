@@ -148,6 +148,10 @@ IGNORED = {
     "another algorithm's section": ({"algorithm": "fedavg", "fedprox": {"mu": 1}}, "horizontal.fedprox: ignored"),
     "weights": ({"algorithm": "scaffold", "weights": "all"}, "horizontal.weights: ignored"),
     "server rate": ({"algorithm": "feddyn", "server_learning_rate": 0.5}, "horizontal.server_learning_rate: ignored"),
+    "epochs of an interval": (
+        {"local_epochs": 7, "local_steps": None, "work": {"kind": "interval", "interval_s": 4.0}},
+        "horizontal.local_epochs: ignored, horizontal.work.kind is interval",
+    ),
     "epochs of fedsgd": ({"algorithm": "fedsgd", "local_epochs": 5}, "horizontal.local_epochs: ignored"),
     "slope of theorem 3": (
         {"algorithm": "dms", "dms": {"weights": "theorem3", "slope": 1.0}},

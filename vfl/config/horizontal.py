@@ -118,6 +118,9 @@ class AlgorithmConfig(Section):
     has_server_rate: ClassVar[bool] = True
     """The algorithm uses ``horizontal.server_learning_rate``, eta_g."""
 
+    reads_complete_work: ClassVar[bool] = False
+    """The algorithm uses the steps that were asked for, also where an interval cuts them short."""
+
     @classmethod
     def defaults(cls) -> Mapping[str, object]:
         """Return this algorithm's own defaults of shared settings below ``horizontal``."""
@@ -260,6 +263,9 @@ class HorizontalConfig(Section, extra="allow"):
         reasons = dict.fromkeys(sorted(others), f"horizontal.algorithm is {self.algorithm}")
         if self.local_steps is not None:
             reasons["local_epochs"] = "horizontal.local_steps is given"
+        if self.work.kind == "interval" and not self.own.reads_complete_work:
+            asked = ("local_epochs", "local_steps")
+            reasons |= dict.fromkeys(asked, "horizontal.work.kind is interval, which takes as many steps as fit")
         return reasons | dict(self.own.ignored_beside(self))
 
 

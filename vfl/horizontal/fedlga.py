@@ -37,6 +37,7 @@ class FedLGAConfig(AlgorithmConfig):
     """FedLGA."""
 
     averages_equally = True
+    reads_complete_work = True
     scale: NotNegative = 1.0
     """s: multiplies the correction; 1 is the paper's."""
     scope: Literal["global", "layer"] = "global"

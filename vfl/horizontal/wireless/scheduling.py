@@ -91,9 +91,13 @@ class Scheduler:
         if not self.warned:
             self.warned = True
             settings = self.horizontal.wireless
+            late = (
+                f"{settings.policy} finds none of {len(cell)} available clients that meets "
+                f"horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it"
+            )
+            nobody = "no client is available; raise horizontal.devices.availability"
+            why = late if len(cell) else nobody
             warnings.warn(
-                f"round {round_index} is empty: {settings.policy} finds none of {len(cell)} available clients that "
-                f"meets horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not "
-                "reported)",
+                f"round {round_index} is empty: {why} (later empty rounds are not reported)",
                 stacklevel=2,
             )
