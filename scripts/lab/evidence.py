@@ -70,9 +70,9 @@ accuracies are means of the last tenth of the evaluations, targets nine tenths o
 
 `scripts/lab/claims/` has endpoint, direction and margin of each claim. Those of `lvfl-prunings`, the frontiers (but
 for the margin of "not higher"), `stragglers`, leakage, `members` (but for its margins and the comparison with
-boosting), `fedmom-robust`, `fedmom-direction` and, from `dms-rivals` on, T-SFL (but that a run which never reaches a
-target counts its end) were declared before their runs, the others afterwards. Intervals are single ones; where a row
-names tries, it is widened for so many (Bonferroni). This page judges by {count}, all pages by {all}, of which about
+boosting), `fedmom-robust`, `fedmom-direction` and, from `dms-selection` on, T-SFL were declared before their runs, the
+others afterwards. Intervals are single ones; where a row names tries, it is widened for so many (Bonferroni). This
+page judges by {count}, all pages by {all}, of which about
 {false} would exclude 0 by chance if all effects were 0.
 """
 OWN_TITLE = """## This project's own measurements
