@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if told and (arguments.file.suffix in (".yaml", ".yml") or not arguments.file.is_file()) and "table" not in told:
         raise ValueError(f"{arguments.file}: is no table{told}")
     if arguments.file.is_dir():
-        raise ValueError(f"{arguments.file}: is a folder; name one table, CSV or Parquet")
+        raise ValueError(f"{arguments.file}: is a folder; name one table, or write its parts as one file")
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.exists():
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")

@@ -264,6 +264,16 @@ def test_a_class_of_one_or_two_rows_among_many_is_warned_of(tmp_path, slips: int
     assert all(re.search(f"label column 'y': {told}", line) for line in lines)
 
 
+def test_rare_classes_are_told_in_one_line(tmp_path):
+    bank = [("k", "a", "y"), *((row, row % 7, f"c{row}" if row < 9 else row % 2) for row in range(120))]
+    shop = [("k", "b"), *((row, row * 0.5) for row in range(120))]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        owners(tmp_path, bank, shop)
+    (line,) = [str(each.message) for each in caught if "if that is a slip" in str(each.message)]
+    assert "1 of 120 rows is of class 'c0', and 8 more classes are as rare; " in line
+
+
 def test_a_file_that_is_not_there_is_looked_for_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(

@@ -67,13 +67,14 @@ def read_labels(
 
 
 def _tell_rare(where: str, names: Sequence[str], counts: Rows) -> None:
-    """Warn of a class of few rows among many: a slip makes a class of its own, and of two classes three."""
-    if counts.sum() < MANY_ROWS:
+    """Warn of classes of few rows among many: a slip makes a class of its own, and of two classes three."""
+    rare = [(name, count) for name, count in zip(names, counts, strict=True) if 0 < count < FEW_ROWS]
+    if not rare or counts.sum() < MANY_ROWS:
         return
-    for name, count in zip(names, counts, strict=True):
-        if 0 < count < FEW_ROWS:
-            what = f"{count} of {counts.sum():,} rows {'are' if count > 1 else 'is'} of class {name!r}"
-            warnings.warn(f"{where}: {what}; if that is a slip, mend or remove what it stands in", stacklevel=4)
+    (name, count), *others = rare
+    what = f"{count} of {counts.sum():,} rows {'are' if count > 1 else 'is'} of class {name!r}"
+    more = f", and {len(others)} more classes are as rare" if others else ""
+    warnings.warn(f"{where}: {what}{more}; if that is a slip, mend or remove what it stands in", stacklevel=4)
 
 
 def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
