@@ -69,6 +69,8 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("training.rounds=2.0", "must be a whole number (got 2.0)"),
         ("training.rounds=true", "must be a whole number (got True)"),
         ("training.rounds=1e3", "must be a whole number (got '1e3')"),
+        ("training.rounds=1000000000001", "must be at most 1e+12 (got 1000000000001)"),
+        ("horizontal.wireless.path_loss_1km_db=-1e31", "must be at least -1e+30 (got '-1e31')"),
         ("training.rounds=0", "greater than or equal to 1 (got 0)"),
         ("training.rounds=[4]", "whole number (got [4])"),
         ("training.rounds=null", "whole number (got None)"),
@@ -381,3 +383,14 @@ def test_what_a_user_slips_on_is_explained(override: str, line: str):
         load_config(Path("quickstart"), [override])
     assert line in str(error.value)
     assert len(str(error.value)) < 300
+
+
+def test_no_number_is_so_large_that_it_overflows_later(digits: Path):
+    """But for seeds, which are only hashed, and rates by round, which end as a training that diverges does."""
+    page = (FOLDER.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| `([a-z_0-9.]+)` \| ([^|]*\bnumber\b[^|]*) \|", page)
+    numbers = {key: kind.startswith("list") for key, kind in rows if "{" not in kind and not key.endswith("seed")}
+    assert len(numbers) > 100
+    for key, many in numbers.items():
+        large = "1" + "0" * 31
+        assert refusal(digits, f"{key}=[{large}]" if many else f"{key}={large}").startswith(key)

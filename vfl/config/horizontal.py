@@ -164,7 +164,7 @@ class HorizontalConfig(Section, extra="allow"):
     engine: Literal["auto", "sequential", "batched"] = "auto"
     """Computation of local training. sequential: client by client; batched: clients stacked; auto: stacked where that
     is faster. Under torchrun: sequential."""
-    worker_timeout_s: AboveZero = 1800.0
+    worker_timeout_s: Annotated[AboveZero, Field(le=10**9)] = 1800.0
     """torchrun only: seconds that a worker waits for the others' clients before it considers them lost."""
     client_state: Literal["memory", "disk"] = "memory"
     """Place of algorithms' client state and of local buffers."""

@@ -18,7 +18,7 @@ class FeatureModelConfig(Section):
     (docs/extending.md)."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
-    width: Annotated[Number, Field(gt=0)] = 1.0
+    width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
     """Normalise by batch after every convolution or hidden layer."""

@@ -5,9 +5,9 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from vfl.config.settings import Fraction, Number, Positive, Probability, Section, strict_int
+from vfl.config.settings import Count, Fraction, Number, Positive, Probability, Section
 
 
 def _with_port(address: str) -> str:
@@ -19,7 +19,7 @@ def _with_port(address: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_with_port)]
-Seconds = Annotated[Number, Field(gt=0)]
+Seconds = Annotated[Number, Field(gt=0, le=10**9)]  # beyond some 10^10 a thread cannot wait
 DAY_S = 86_400.0
 
 
@@ -91,7 +91,7 @@ class NetworkConfig(Section):
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
     """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
     until it is back, with its placeholders (zeros, if none are learned); abort: end with exit code 3."""
-    max_offences: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 3
+    max_offences: Count = 3
     """Times a party may come back after it broke the protocol or refused to continue; after that the training ends
     (wait), or continues without it (drop)."""
     max_message_mb: Positive = 64

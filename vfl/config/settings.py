@@ -41,14 +41,26 @@ def _not_bool(value: object) -> object:
     return value
 
 
-Positive = Annotated[int, BeforeValidator(strict_int), Field(ge=1)]
-AtLeastTwo = Annotated[int, BeforeValidator(strict_int), Field(ge=2)]
-Number = Annotated[float, BeforeValidator(_not_bool)]
+def _at_most(most: int) -> AfterValidator:
+    """Refuse a larger number, and a smaller than its negative: it would overflow far from its setting's name."""
+
+    def check(value: float) -> float:
+        if abs(value) > most:
+            raise ValueError(f"must be at most {most:.0e}" if value > 0 else f"must be at least -{most:.0e}")
+        return value
+
+    return AfterValidator(check)
+
+
+Whole = Annotated[int, BeforeValidator(strict_int), _at_most(10**12)]
+Positive = Annotated[Whole, Field(ge=1)]
+AtLeastTwo = Annotated[Whole, Field(ge=2)]
+Number = Annotated[float, BeforeValidator(_not_bool), _at_most(10**30)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Share = Annotated[Number, Field(gt=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
-Count = Annotated[int, BeforeValidator(strict_int), Field(ge=0)]
+Count = Annotated[Whole, Field(ge=0)]
 Probability = Annotated[Number, Field(gt=0, le=1)]
 AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
 RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]

@@ -1,11 +1,11 @@
 """Settings of the wireless cell. They import nothing heavy, as every horizontal configuration has them."""
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from vfl.config.settings import AboveZero, Section
+from vfl.config.settings import AboveZero, Number, Section
 
 
 class WirelessConfig(Section):
@@ -29,9 +29,9 @@ class WirelessConfig(Section):
     """B, of the uplink, shared by the selected clients."""
     transmit_power_w: AboveZero = 0.1
     """p; 0.1 W are 20 dBm."""
-    noise_dbm_per_mhz: float = -114.0
+    noise_dbm_per_mhz: Annotated[Number, Field(ge=-1000, le=1000)] = -114.0
     """N0"""
-    path_loss_1km_db: float = 128.1
+    path_loss_1km_db: Annotated[Number, Field(ge=-1000, le=1000)] = 128.1
     """Path loss at 1 km."""
     path_loss_exponent: AboveZero = 3.76
     """n: the path loss grows by 10 n dB when the distance is ten times as large."""
