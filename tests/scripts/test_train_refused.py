@@ -1,5 +1,6 @@
 """lvfl train with bad input: one line, and nothing is left."""
 
+import math
 import shutil
 import socket
 from pathlib import Path
@@ -10,6 +11,10 @@ import yaml
 from PIL import Image
 from shorthand import release
 from tiny_training import QUICK, TINY, Train
+from torch import nn
+
+from vfl.config.components import CLASSIFIERS
+from vfl.models.features import ClassifierSpec
 
 
 def test_a_command_line_that_is_none_is_one_line(train: Train, capsys: pytest.CaptureFixture[str]):
@@ -138,3 +143,21 @@ def test_values_that_are_not_finite_end_the_run_with_the_party_and_the_fix(train
     error = train("training.optimizer.learning_rate=1e30", "--run-dir", tmp_path / "run").error
     assert "learning_rate" in error
     assert not (tmp_path / "run/summary.json").exists()
+
+
+def test_a_client_that_is_bound_to_meet_a_batch_of_one_is_named_before_training(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def normalised(spec: ClassifierSpec) -> nn.Module:
+        hidden = nn.Linear(math.prod(spec.input_shape), 8)
+        return nn.Sequential(nn.Flatten(), hidden, nn.BatchNorm1d(8), nn.Linear(8, spec.classes))
+
+    monkeypatch.setitem(CLASSIFIERS.added, "normalised", normalised)
+    settings = ["mode=horizontal", "horizontal.clients=4", "horizontal.clients_per_round=2", "data.train_samples=36"]
+    settings += ["models.classifier.kind=normalised", "training.batch_size=8", "training.rounds=1"]
+    error = train(*settings, "--run-dir", tmp_path / "run").error
+    assert error.startswith("training.batch_size: client_1 has 9 samples, so a batch of 8 leaves one alone, on which")
+    assert error.endswith("; choose another size, or GroupNorm in the model")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    for fewer in ("horizontal.local_steps=1", "horizontal.algorithm=fedsgd", "training.batch_size=9"):
+        assert train(*settings, fewer, "--run-dir", tmp_path / fewer).code == 0

@@ -1,9 +1,11 @@
 """Building a horizontal experiment from its configuration."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import weights_digest
@@ -22,6 +24,7 @@ from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
+from vfl.horizontal.local import steps_per_epoch
 from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import Evaluator, SynchronousTrainer
 from vfl.models.features import ClassifierSpec
@@ -54,6 +57,8 @@ def assemble(
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
+    if not algorithm.one_step_full_batch:
+        _check_lone_samples(config, module, features[:1], partition)
     engine = build_engine(config, model, features, labels, runtime, workers, on_client)
     at_once = config.horizontal.clients_per_round if isinstance(engine, BatchedEngine) else 1
     use_threads_for(config, at_once * macs_per_sample)
@@ -133,6 +138,31 @@ def build_algorithm(
     training, horizontal = config.training, config.horizontal
     known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
     return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, known)
+
+
+def _check_lone_samples(
+    config: ExperimentConfig, module: nn.Module, sample: Tensor, partition: SamplePartition
+) -> None:
+    """Raise ConfigError if a client is bound to meet a batch of one sample, on which the model cannot be trained."""
+    horizontal, size = config.horizontal, config.training.batch_size
+
+    def meets_one(samples: int) -> bool:
+        steps = steps_per_epoch(samples, size)
+        alone = samples - (steps - 1) * size == 1
+        return alone and horizontal.work.kind == "fixed" and (horizontal.local_steps or steps) >= steps
+
+    clients = zip(partition.names, partition.sizes, strict=True)
+    first = next((f"{name} has {samples} samples" for name, samples in clients if meets_one(samples)), None)
+    if first is None:
+        return
+    with seeded(config.seed, "lone sample"), torch.no_grad():
+        try:
+            deepcopy(module).train()(sample)
+        except ValueError as error:  # BatchNorm: one value per channel has no variance
+            raise ConfigError(
+                f"training.batch_size: {first}, so a batch of {size} leaves one alone, on which "
+                f"models.classifier cannot be trained ({error}); choose another size, or GroupNorm in the model"
+            ) from None
 
 
 def _is_algorithm(component: object) -> bool:
