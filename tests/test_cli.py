@@ -1,5 +1,6 @@
 import argparse
 import json
+import os
 import re
 import signal
 import subprocess
@@ -37,6 +38,27 @@ def process_wide_settings(monkeypatch: pytest.MonkeyPatch):
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
+
+
+WAITS = """
+import os, sys
+from vfl.console import exit_code
+def run():
+    assert "torch" not in sys.modules  # which reads them
+    print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY"))
+    return 0
+sys.exit(exit_code(run, print))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, "2000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
+)
+def test_waiting_threads_of_a_command_leave_the_cores_unless_a_user_says_else(given: dict[str, str], told: str):
+    others = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", WAITS], env=others | given, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == told
 
 
 def test_a_reader_that_goes_away_does_not_end_the_program(tmp_path: Path):

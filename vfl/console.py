@@ -22,6 +22,9 @@ from rich.table import Table
 from vfl.base.errors import PeerLost, may_pass, one_line
 from vfl.base.spelling import did_you_mean, nearest_name
 
+YIELDING = ("GOMP_SPINCOUNT", "2000")
+"""Environment of commands: turns for which a waiting thread of PyTorch stays awake. PyTorch reads it when loaded. Its
+own choice is milliseconds: if another program computes, the thread keeps a core from the very one it waits for."""
 DONE = 0
 BAD_INPUT = 2
 LOST = 3
@@ -263,6 +266,8 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callabl
     unless something else handles it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(*YIELDING)
 
     def show_warning(message: Warning | str, *_where: object) -> None:
         warn(f"warning: {message}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
-from vfl.console import BAD_INPUT, TRY_LATER
+from vfl.console import BAD_INPUT, TRY_LATER, YIELDING
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CERTIFICATE, KEY
 from vfl.parties.network.tls.folders import issue, make_authority
@@ -150,8 +150,9 @@ class Supervisor:
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "vfl.parties.launch.end_with_parent", "vfl", *command]
-    # The environment comes last: what it says of waiting threads holds.
-    start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=SHARING | os.environ)
+    # The environment comes last: what a user says there of waiting threads holds, but not this command's own choice.
+    environment = SHARING | {key: value for key, value in os.environ.items() if (key, value) != YIELDING}
+    start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=environment)
     if log is None:
         return start()
     with log.open("ab") as file:

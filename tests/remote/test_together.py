@@ -35,6 +35,7 @@ def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_pr
     federation.wait_for_line(TOGETHER, f"round 0 (1/{ROUNDS})")
     environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in processes_of(federation.run_dir)]
     assert [b"OMP_WAIT_POLICY=passive" in each for each in environments] == [True, True]
+    assert [b"GOMP_SPINCOUNT" in each for each in environments] == [False, False]
     federation.signal(TOGETHER, signal.SIGKILL)
     assert federation.wait(TOGETHER) == -signal.SIGKILL
     until_s = time.monotonic() + SECONDS
