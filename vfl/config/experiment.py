@@ -222,7 +222,7 @@ class ExperimentConfig(Section):
     """CPU threads. null: 1 where a step of the largest model has fewer than 100 million multiply-accumulates, else
     PyTorch's choice; the run's config.yaml has the number. Parties and servers on machines of their own choose by their
     own models, with labels shared PyTorch's number. The same bits need the same number. A command's waiting
-    threads leave their cores to others (GOMP_SPINCOUNT=2000, unless you set it); Python programs set that themselves."""
+    threads leave their cores to others (GOMP_SPINCOUNT=2000, unless you set it); Python programs set it themselves."""
     parties_at_once: Annotated[Positive, OWN] = 1
     """Parties that compute at the same time if all are in one process, each with its share of ``threads``. The bits are
     those of one party after another with as many threads; their measured times include waiting for one another."""
