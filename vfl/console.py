@@ -23,7 +23,7 @@ from vfl.base.errors import PeerLost, may_pass, one_line
 from vfl.base.spelling import did_you_mean, nearest_name
 
 YIELDING = ("GOMP_SPINCOUNT", "2000")
-"""Environment of commands: turns for which a waiting thread of PyTorch stays awake. PyTorch reads it when loaded. Its
+"""Environment of commands: turns that a waiting thread of PyTorch spins for. PyTorch reads it when it is loaded. Its
 own choice is milliseconds: if another program computes, the thread keeps a core from the very one it waits for."""
 DONE = 0
 BAD_INPUT = 2

@@ -150,7 +150,7 @@ class Supervisor:
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "vfl.parties.launch.end_with_parent", "vfl", *command]
-    # The environment comes last: what a user says there of waiting threads holds, but not this command's own choice.
+    # The environment comes last: what a user says of waiting threads holds, but not what this command chose for itself.
     environment = SHARING | {key: value for key, value in os.environ.items() if (key, value) != YIELDING}
     start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=environment)
     if log is None:

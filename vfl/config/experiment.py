@@ -221,8 +221,9 @@ class ExperimentConfig(Section):
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
     """CPU threads. null: 1 where a step of the largest model has fewer than 100 million multiply-accumulates, else
     PyTorch's choice; the run's config.yaml has the number. Parties and servers on machines of their own choose by their
-    own models, with labels shared PyTorch's number. The same bits need the same number. A command's waiting
-    threads leave their cores to others (GOMP_SPINCOUNT=2000, unless you set it); Python programs set it themselves."""
+    own models, with labels shared PyTorch's number. The same bits need the same number. Unless you set it or
+    OMP_WAIT_POLICY, commands set GOMP_SPINCOUNT=2000, so that threads that wait soon free their cores; in a Python
+    program set it before importing torch."""
     parties_at_once: Annotated[Positive, OWN] = 1
     """Parties that compute at the same time if all are in one process, each with its share of ``threads``. The bits are
     those of one party after another with as many threads; their measured times include waiting for one another."""

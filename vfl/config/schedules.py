@@ -5,6 +5,7 @@ named round a ratio is 0. A party schedule is one schedule for all, or ``{party:
 that are not named. A resolution is 1 there.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import cast
@@ -111,13 +112,18 @@ def _round(key: object) -> int:
     return key
 
 
+LARGEST = 30
+"""Digits of the largest number that a setting takes: float32, and what is computed of it, have some more."""
+
+
 def _number(value: object) -> float:
     # YAML 1.1 reads 1e-3 as text, so text that is a number is one.
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not a number") from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number; give a number or {{round: value}}")
-    return float(value)
+    try:
+        number = float(str(value))  # of a whole number of 400 digits, float itself is no ValueError
+    except ValueError:
+        raise ValueError(f"{value!r} is not a number") from None
+    if 10.0**LARGEST < abs(number) < math.inf:
+        raise ValueError(f"{value!r} is beyond 10^{LARGEST}")
+    return number

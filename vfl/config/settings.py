@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from vfl.config.registry import Registry
 from vfl.config.schedules import (
+    LARGEST,
     PartySchedule,
     Schedule,
     parse_party_schedule,
@@ -41,21 +42,21 @@ def _not_bool(value: object) -> object:
     return value
 
 
-def _at_most(most: int) -> AfterValidator:
-    """Refuse a larger number, and a smaller than its negative: it would overflow far from its setting's name."""
+def _at_most(digits: int) -> AfterValidator:
+    """Refuse a number beyond 10^digits, or below its negative: it would overflow far from its setting's name."""
 
     def check(value: float) -> float:
-        if abs(value) > most:
-            raise ValueError(f"must be at most {most:.0e}" if value > 0 else f"must be at least -{most:.0e}")
+        if abs(value) > 10.0**digits:
+            raise ValueError(f"must be at most 10^{digits}" if value > 0 else f"must be at least -10^{digits}")
         return value
 
     return AfterValidator(check)
 
 
-Whole = Annotated[int, BeforeValidator(strict_int), _at_most(10**12)]
+Whole = Annotated[int, BeforeValidator(strict_int), _at_most(12)]
 Positive = Annotated[Whole, Field(ge=1)]
 AtLeastTwo = Annotated[Whole, Field(ge=2)]
-Number = Annotated[float, BeforeValidator(_not_bool), _at_most(10**30)]
+Number = Annotated[float, BeforeValidator(_not_bool), _at_most(LARGEST)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Share = Annotated[Number, Field(gt=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]

@@ -1,7 +1,7 @@
 """Building a horizontal experiment from its configuration."""
 
+import warnings
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.local import steps_per_epoch
 from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import Evaluator, SynchronousTrainer
 from vfl.models.features import ClassifierSpec
@@ -57,8 +56,8 @@ def assemble(
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
-    if not algorithm.one_step_full_batch:
-        _check_lone_samples(config, module, features[:1], partition)
+    size = max(samples_N) if algorithm.one_step_full_batch else config.training.batch_size
+    _warn_of_lone_samples(partition, size, module, features[:1])
     engine = build_engine(config, model, features, labels, runtime, workers, on_client)
     at_once = config.horizontal.clients_per_round if isinstance(engine, BatchedEngine) else 1
     use_threads_for(config, at_once * macs_per_sample)
@@ -140,29 +139,27 @@ def build_algorithm(
     return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, known)
 
 
-def _check_lone_samples(
-    config: ExperimentConfig, module: nn.Module, sample: Tensor, partition: SamplePartition
-) -> None:
-    """Raise ConfigError if a client is bound to meet a batch of one sample, on which the model cannot be trained."""
-    horizontal, size = config.horizontal, config.training.batch_size
-
-    def meets_one(samples: int) -> bool:
-        steps = steps_per_epoch(samples, size)
-        alone = samples - (steps - 1) * size == 1
-        return alone and horizontal.work.kind == "fixed" and (horizontal.local_steps or steps) >= steps
-
+def _warn_of_lone_samples(partition: SamplePartition, size: int, module: nn.Module, sample: Tensor) -> None:
+    """Warn of a client one of whose batches of ``size`` has a single sample, if the model cannot be trained on that."""
     clients = zip(partition.names, partition.sizes, strict=True)
-    first = next((f"{name} has {samples} samples" for name, samples in clients if meets_one(samples)), None)
-    if first is None:
+    name, samples = next(((name, each) for name, each in clients if (each - 1) % size == 0), ("", 0))
+    if not name:
         return
-    with seeded(config.seed, "lone sample"), torch.no_grad():
-        try:
-            deepcopy(module).train()(sample)
-        except ValueError as error:  # BatchNorm: one value per channel has no variance
-            raise ConfigError(
-                f"training.batch_size: {first}, so a batch of {size} leaves one alone, on which "
-                f"models.classifier cannot be trained ({error}); choose another size, or GroupNorm in the model"
-            ) from None
+    buffers = [buffer.clone() for buffer in module.buffers()]  # statistics, which a pass in training moves
+    try:
+        with seeded(0, "lone sample"), torch.no_grad():
+            module.train()(sample)
+    except ValueError as error:  # BatchNorm's: one value has no variance
+        why = f"on which models.classifier cannot be trained ({error}), so the run ends when it meets that batch"
+        if samples == 1:
+            warnings.warn(f"{name} has one sample, {why}; give it more, or use GroupNorm", stacklevel=2)
+        else:
+            left = f"batches of {size} leave a last one of one sample"
+            text = f"{name} has {samples} samples: {left}, {why}; change training.batch_size, or use GroupNorm"
+            warnings.warn(text, stacklevel=2)
+    finally:
+        for buffer, before in zip(module.buffers(), buffers, strict=True):
+            buffer.copy_(before)
 
 
 def _is_algorithm(component: object) -> bool:

@@ -20,6 +20,7 @@ from vfl.config import ConfigError
 from vfl.config.horizontal import HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
 
+MOST_STEPS = 10**12
 ROUNDS_TRIED = 10
 """Rounds in at least one of which some client must do enough steps; otherwise the run is refused."""
 CASE_3 = ((2.0, 0.4), (3.0, 0.6), (4.0, 0.8), (5.0, 1.0))
@@ -187,6 +188,7 @@ class Devices:
         if work.kind == "interval":  # as many as fit; a device that fits none is left out of the round
             # In exact fractions: 29 steps of 0.01 s fit 0.29 s, where floats find 28.99...
             fitting = [math.floor(exact(float(speed)) * exact(work.interval_s)) for speed in speeds_N]
+            fitting = [min(each, MOST_STEPS) for each in fitting]  # so that an int64 holds them and their sums
             return (torch.tensor(fitting) - self.overhead_N).clamp(min=0)
         if work.kind == "partial":
             draw = generator(self.seed, "partial_work", round_index)
