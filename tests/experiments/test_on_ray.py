@@ -18,9 +18,10 @@ import yaml
 from rich.console import Console
 
 from vfl.base.errors import ConfigError
+from vfl.config import parse_config
 from vfl.sweeps import on_ray as engine
-from vfl.sweeps.executor import AnyExecutor, Event, Lost, Progress, Resources, RunEnded
-from vfl.sweeps.on_ray import OnRay, on_ray
+from vfl.sweeps.executor import AnyExecutor, Event, Lost, Progress, QueuedRun, Resources, RunEnded
+from vfl.sweeps.on_ray import OnRay, RayRun, on_ray
 from vfl.sweeps.pool import LocalProcesses
 from vfl.sweeps.sweep import train_sweep
 from vfl.sweeps.sweep_plan import SweepRun, load_sweep
@@ -225,6 +226,14 @@ def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the
     assert [type(event) for run, event in events if run == FAILING].count(RunEnded) == 1
     assert "vfl.base.errors.Diverged: " in said
     assert "not finite" in (there.parent / "out" / "runs" / FAILING / "train.log").read_text()
+
+
+def test_events_that_end_without_a_last_one_are_an_interruption_or_a_loss(ray: OnRay, tmp_path: Path):
+    run = QueuedRun("run", parse_config(BASE))
+    silent = RayRun(run, tmp_path / "run", iter(()))
+    assert ray.receive(silent, interrupted=True) == RunEnded(finished=False)
+    lost = ray.receive(silent, interrupted=False)
+    assert lost == RunEnded(finished=False, error="lost on Ray: its events ended before it did")
 
 
 @pytest.mark.parametrize("address", ["nowhere", "localhost:{closed}", "localhost:port"])

@@ -145,16 +145,17 @@ class OnRay(Executor[RayRun]):
         told = self.ray.exceptions
         try:
             node, event = self.ray.get(next(handle.events))
-        except told.RayError as error:
-            if interrupted:  # Ray passes on nothing more, and the process is about to save
+        except (told.RayError, StopIteration) as error:
+            if interrupted:  # Ray passes on nothing more, not always with an error; the process is about to save
                 wait_until_free(handle.run_dir)
                 return RunEnded(finished=False)
+            why = "its events ended before it did" if isinstance(error, StopIteration) else _line(error)
             if isinstance(error, ConfigError):  # Ray gives its error the class of what was raised on the node as well
-                raise ConfigError(_line(error)) from None
+                raise ConfigError(why) from None
             if isinstance(error, told.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
                 self._losses[handle.run.folder] += 1
                 return Lost()
-            return RunEnded(finished=False, error=f"lost on Ray: {_line(error)}")
+            return RunEnded(finished=False, error=f"lost on Ray: {why}")
         return replace(event, node=self._name_of(node)) if isinstance(event, Progress) else event
 
     def interrupt(self, handle: RayRun) -> None:
