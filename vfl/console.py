@@ -185,6 +185,8 @@ class LogConsole(ShowConsole):
     def __init__(self, form: str, **options: Any) -> None:
         super().__init__(force_terminal=False if form == JSON else None, **options)
         self.form = form
+        self.in_order = threading.RLock()
+        """Held from a line's time to its writing: lines of several threads stand in the order of their times."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print lines, or all lines of a table; a progress bar moves the cursor by objects of its own."""
@@ -196,7 +198,8 @@ class LogConsole(ShowConsole):
             plain.print(*objects)
         for line in shown.get().splitlines():
             if line.strip():
-                super().print(self.told(line.rstrip()), **options)
+                with self.in_order:
+                    super().print(self.told(line.rstrip()), **options)
 
     def told(self, line: str) -> str:
         """Return a line with time and level; the level is the word before its first colon, if that is one."""

@@ -177,7 +177,7 @@ def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
     while not true():
         assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the_table_of_local_runs(

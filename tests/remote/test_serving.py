@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from two_tables import ROWS, sections_of_branches, write_branches, write_tables
@@ -185,7 +186,13 @@ def test_a_shifted_column_is_told_at_its_owner_alone_and_nothing_of_it_leaves(se
     for _ in range(3):
         service.score(*rows)
     federation.wait_for_line("shop", "shifted since the training, by the last 240 rows scored: visits (")
-    found = {name: json.loads((federation.folder / name / "drift.json").read_text()) for name in ("bank", "shop")}
+
+    def drift() -> dict[str, Any]:
+        files = {name: federation.folder / name / "drift.json" for name in ("bank", "shop")}
+        return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+    service.until(lambda: [each["rows"] for each in drift().values()] == [240, 240])
+    found = drift()
     assert {name: each["shifted"] for name, each in found.items()} == {"bank": [], "shop": ["visits"]}
     assert {name: set(each["stability_index"]) for name, each in found.items()} == {
         "bank": {"age", "job"},

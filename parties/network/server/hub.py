@@ -118,10 +118,10 @@ class Hub:
         with self._changed:
             while missing := [name for name in names if name not in self.joined()]:
                 if missing != told:
-                    self.log(f"waiting for {', '.join(missing)}")
                     with suppress(OSError):  # for lvfl status: a full disk is no reason not to wait
                         for name in {*missing} - {*told}:
                             self.audit.note(AWAITED, Peer(name))
+                    self.log(f"waiting for {', '.join(missing)}")
                     told = missing
                 left_s = deadline_s - self.machine.now_s()
                 if left_s <= 0:
