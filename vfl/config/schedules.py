@@ -113,7 +113,7 @@ def _round(key: object) -> int:
 
 
 LARGEST = 30
-"""Digits of the largest number that a setting takes: float32, and what is computed of it, have some more."""
+"""Power of ten that no setting exceeds: float32 reaches 10^38, which leaves room for what is computed of it."""
 
 
 def _number(value: object) -> float:
