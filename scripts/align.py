@@ -42,9 +42,10 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that the arguments name."""
     from vfl.config import load_config
-    from vfl.parties.matching.processes import described, for_rows, match_owner, match_together, serve_match
 
     config = load_config(arguments.config, arguments.overrides)
+    from vfl.parties.matching.processes import described, for_rows, match_owner, match_together, serve_match
+
     rows = arguments.rows is not None
     if rows:
         check_rows(arguments)

@@ -36,7 +36,6 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from vfl.comparison.compare import experiment_of
     from vfl.config import ConfigError, load_config
 
     if arguments.table is None:
@@ -57,6 +56,8 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
         raise ConfigError("--table: is given once; comparing needs the tables of two or more owners")
     if arguments.label is None:
         raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
+    from vfl.comparison.compare import experiment_of
+
     return experiment_of(tables, arguments.label, _keys(arguments.key, [*tables]), arguments.settings)
 
 
@@ -97,18 +98,19 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare by the parties that dial in."""
     from vfl.config import load_config
+
+    run, config = finished_run(arguments), load_config(arguments.listen)
     from vfl.parties.uses.compare import serve_comparison
 
-    run = finished_run(arguments)
-    return serve_comparison(load_config(arguments.listen), run, insecure=arguments.insecure, console=console)
+    return serve_comparison(config, run, insecure=arguments.insecure, console=console)
 
 
 def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare with all tables in this process."""
+    config = read_experiment(arguments)
     from vfl.comparison.compare import compare_models
     from vfl.runs.run_folder import choose_run_dir
 
-    config = read_experiment(arguments)
     if arguments.table:
         known = (f"{owner} by {', '.join(table.key or ())}" for owner, table in config.data.tables.items())
         console.print(f"rows known at {'; '.join(known)}")

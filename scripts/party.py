@@ -41,11 +41,12 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
     from vfl.config import load_config
+
+    config = load_config(arguments.config, arguments.overrides)
     from vfl.parties.network.party.following import check_team
     from vfl.parties.network.party.party_process import follow_party, run_party
     from vfl.runs.torchrun_group import Workers, join_workers
 
-    config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     if arguments.serve:
         from vfl.parties.serving.serving_party import serve_party

@@ -23,11 +23,12 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
     from vfl.base.errors import ConfigError
     from vfl.config import load_config
+
+    config = load_config(arguments.config, arguments.overrides)
     from vfl.core.local import build_in_process
     from vfl.plan.plan import measured_time, plan_tables
     from vfl.runs.runtime import start_runtime
 
-    config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} has no alpha and beta to plan; use vertical")
     for line in config.warnings():

@@ -30,10 +30,11 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Prune, and show before and after."""
     from vfl.config.files import parse_overrides
-    from vfl.predict.prune_run import prune
     from vfl.runs.stored_run import Run
 
     before = Run(arguments.run)
+    from vfl.predict.prune_run import prune
+
     show(before, prune(before, parse_overrides(arguments.settings), run_dir=arguments.out), console)
     return DONE
 

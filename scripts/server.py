@@ -28,11 +28,12 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
     from vfl.config import load_config
+
+    config = load_config(arguments.config, arguments.overrides)
     from vfl.parties.network.server.server_process import run_server
     from vfl.runs.run import show_outcome
     from vfl.runs.run_folder import find_run_dir
 
-    config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
     run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)

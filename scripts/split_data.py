@@ -52,12 +52,13 @@ def read_secret(path: Path | None) -> bytes:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show each file's owner."""
     from vfl.config import load_config
-    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal_ids, party_file, split_data, write_split
-    from vfl.predict.start_from import start_of
 
     if arguments.out.is_file():
         raise ConfigError(f"--out: {arguments.out} is a file; name a folder")
     config = load_config(arguments.config, arguments.overrides)
+    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal_ids, party_file, split_data, write_split
+    from vfl.predict.start_from import start_of
+
     start = start_of(config, arguments.out)
     split = conceal_ids(split_data(config, start.sections if start else {}), read_secret(arguments.secret))
     shared = config.training.labels == "shared"

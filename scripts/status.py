@@ -49,9 +49,10 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 def examine_party(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Show the result of every check as soon as it is known, and return who must act as an exit code."""
     from vfl.config import load_config
-    from vfl.parties.launch.doctor import examine
 
     config = load_config(arguments.run, arguments.overrides)
+    from vfl.parties.launch.doctor import examine
+
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     code = DONE
     for check in examine(config, arguments.party, run_dir, insecure=arguments.insecure):

@@ -32,14 +32,15 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.config import ConfigError
-    from vfl.sweeps.choose_executor import open_executor
-    from vfl.sweeps.sweep import foresee, train_sweep
     from vfl.sweeps.sweep_plan import load_sweep
-    from vfl.sweeps.sweep_view import names
 
     if arguments.shard is not None:
         raise ConfigError("--shard: removed in 0.2.0; --on ray trains on many machines")
     sweep = load_sweep(arguments.sweep, arguments.overrides)
+    from vfl.sweeps.choose_executor import open_executor
+    from vfl.sweeps.sweep import foresee, train_sweep
+    from vfl.sweeps.sweep_view import names
+
     folder = arguments.out or Path("runs") / sweep.name
     with open_executor(arguments, sweep.resources) as executor:
         if arguments.dry_run:

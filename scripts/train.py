@@ -36,16 +36,17 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import ConfigError, load_config
     from vfl.config.shipped import check_resumed
-    from vfl.runs.mode import mode_of
-    from vfl.runs.run import run_experiment, show_outcome
-    from vfl.runs.run_folder import find_run_dir
-    from vfl.runs.torchrun_group import join_workers
 
     if arguments.resume and (wrong := [each for each in arguments.overrides if "=" not in each]):
         raise ConfigError(f"--resume: takes no folder; name it in the place of CONFIG: lvfl train --resume {wrong[0]}")
     if arguments.resume:
         check_resumed(arguments.config)
     config = load_config(arguments.config, arguments.overrides)
+    from vfl.runs.mode import mode_of
+    from vfl.runs.run import run_experiment, show_outcome
+    from vfl.runs.run_folder import find_run_dir
+    from vfl.runs.torchrun_group import join_workers
+
     workers = join_workers(config, mode_of(config).check_workers)
     run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun

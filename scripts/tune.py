@@ -21,9 +21,10 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Measure, show and advise."""
     from vfl.config import ConfigError, load_config
-    from vfl.plan import tune
 
     config = load_config(arguments.config, arguments.overrides)
+    from vfl.plan import tune
+
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
     table, lines = tune.advise(config)

@@ -51,3 +51,29 @@ def test_only_what_a_use_needs_is_imported(use: str, tmp_path: Path) -> None:
     imported = [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("imported")]
     for found, (step, allowed) in zip(imported, steps, strict=True):
         assert found <= allowed, step
+
+
+REFUSED = [
+    *("train quickstart_tables", "server quickstart_tables", "party quickstart_tables --party clinic"),
+    *("plan quickstart_tables", "tune quickstart_tables", "align quickstart_tables", "compare quickstart_tables"),
+    *("status quickstart_tables --party clinic", "split-data quickstart_tables --out parts", "sweep sweep_quickstart"),
+    "serve run",
+]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_misspelt_key_is_refused_before_anything_heavy_is_imported(line: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("base: quickstart_tables.yaml\n")
+    code = [
+        "import sys; from vfl.__main__ import main",
+        f"sys.argv = ['lvfl', *{[*line.split(), 'training.roundz=3']!r}]; code = main()",
+        f"print('imported', code, *sorted({SLOW!r} & set(sys.modules)))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(code)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "training.roundz" in done.stderr
+    imported, code, *modules = done.stdout.splitlines()[-1].split()
+    assert (imported, code) == ("imported", "2")
+    assert {*modules} <= {"pydantic", "rich"}, modules

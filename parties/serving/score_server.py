@@ -2,13 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from vfl.config import ConfigError, load_config
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.parties.network.server.hub import Hub, spare_files
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_to_serve
@@ -17,20 +16,15 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.parties.serving.client_connection import PunctualLoop
 from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
 from vfl.parties.serving.scorer import Scorer
-from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
-from vfl.runs.stored_run import Run
+from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 
 
-def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, console: Console) -> None:
+def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, console: Console) -> None:
     """Serve the scores of a run by key until a signal ends it.
 
     The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
     cannot be served and for an address that cannot be bound.
     """
-    stored = Run(run_dir)
-    # Processes of this machine get a new address, all of them, each time that they are asked.
-    together = run_dir / PROCESSES / f"{SERVER}.yaml"
-    config = load_config(together if together.exists() else stored.folder / "config.yaml", overrides)
     check_run(run_dir, config, resume=True)
     run = read_run_id(run_dir)
     if not run:
