@@ -44,47 +44,51 @@ OWN = "README"
 """Source of this project's own claims."""
 INTRODUCTION = """# What is known
 
-- **Save bits first**: 4 bits, coded, cost some 0.2 points, half the compute one or more; no thin model was beaten.
-- A third of the rounds, half as large, in 4 bits showed no loss in long training, but loses two points with shifts.
-- Pruning as in LVFL costs accuracy when it happens; most comes back within two rounds, not all.
-- Whether pruning harms more than sparsification, as LVFL says, is undecided here; at its size we have one seed.
-- FedLGA, DMS and FLARE mostly do not beat FedAvg once both take equally long steps; FedMom does on Shakespeare.
-- T-SFL saves the waiting it promises; of the accuracy that papers gain longer steps explain much: controls do as well.
-- Embeddings and gradients tell much about labels and features; `lvfl audit` shows how much.
-- LVFL and FedMom print no numbers in their figures: for them there is a direction to compare, and no difference.
-- Our data are smaller, or JPEG copies, and seeds are few: read the setting of a row before its number.
-- Not tried: Corollary 1 as a prediction, and whatever says so below. Nothing was run on CUDA.
-- The papers' numbers stand beside ours; as data and sizes are others, only directions can be compared.
-- Rows of claims follow from committed files; a test fails where an interval in README or guide is no claim's.
+- **Save bits first**: 4 bits, coded, cost about 0.2 points; half the compute one or more. Nothing beat thin models.
+- A third of the rounds with half-size images in 4 bits lost nothing in long training, but loses two points with shifts.
+- Pruning as in LVFL costs accuracy at once; most, not all, comes back within two rounds.
+- Does pruning harm more than sparsification, as LVFL says? Undecided here; at its size we have one seed.
+- FedLGA, DMS and FLARE mostly do not beat FedAvg with steps as long; FedMom does on Shakespeare.
+- T-SFL saves the waiting that it promises. Longer steps explain much of the papers' accuracy: controls do as well.
+- Embeddings and gradients reveal much about labels and features; `lvfl audit` shows how much.
+- LVFL and FedMom print no numbers in their figures, so only the direction can be compared.
+- Our data are smaller, or JPEG copies, and seeds are few: read a row's setting before its number.
+- Corollary 1 was not tried as a prediction. Nothing was run on CUDA.
+- Rows of claims follow from committed files. A test fails if README or guide quotes an interval of no claim.
 
 ## How to read a row
 
-**Difference** (or effect), in points of accuracy but where a unit stands: first less second of two runs of one seed,
+**Difference** (or effect), in points of accuracy unless a unit is given: first minus second of two runs of one seed,
 with Student's 95 % interval over seeds (benchmarks: median of paired ratios). **Ours**, **paper**: first/second; –:
 the paper prints no number. **3×4**: three seeds, four settings pooled. **Control**: that difference against a
-control, most often FedAvg with steps as long. **holds**: the interval excludes 0 on the claimed side, against the
-control too; for no loss, its lower end is within the margin. **fails**: it excludes 0 on the other side, or no effect
-exceeds the margin; for no loss, all is below it. **undecided**: neither, fewer than three seeds, or the control does
-as well or was not run. **measured**: a number that claims nothing. **not tried**: no rows. Of horizontal methods
-accuracies are means of the last tenth of the evaluations, targets nine tenths of the median best accuracy to a percent.
+control, most often FedAvg with steps as long.
 
-`scripts/lab/claims/` has endpoint, direction and margin of each claim. Those of `lvfl-prunings`, the frontiers (but
-for the margin of "not higher"), `stragglers`, leakage, `members` (but for its margins and the comparison with
-boosting), `fedmom-robust`, `fedmom-direction` and, from `dms-selection` on, T-SFL were declared before their runs, the
-others afterwards. Intervals are single ones; where a row names tries, it is widened for so many (Bonferroni). This
-page judges by {count}, all pages by {all}, of which about
-{false} would exclude 0 by chance if all effects were 0.
+- **holds**: the interval excludes 0 on the claimed side, against the control too. For no loss, its lower end is within
+  the margin.
+- **fails**: it excludes 0 on the other side, or no effect exceeds the margin. For no loss, all of it is below.
+- **undecided**: neither, fewer than three seeds, or the control does as well or was not run.
+- **measured**: a number that claims nothing. **not tried**: no rows.
+
+Horizontal accuracies are means of the last tenth of the evaluations. Targets are nine tenths of the median best
+accuracy, to a percent.
+
+`scripts/lab/claims/` has each claim's endpoint, direction and margin. Declared before their runs: `lvfl-prunings`, the
+frontiers (not the margin of "not higher"), `stragglers`, leakage, `members` (not its margins, nor the comparison with
+boosting), `fedmom-robust`, `fedmom-direction` and T-SFL from `dms-selection` on. The others were declared afterwards.
+Intervals are single ones; where a row names tries, Bonferroni widens it. This page judges by {count}, all pages by
+{all}; about {false} would exclude 0 by chance if all effects were 0.
 """
 OWN_TITLE = """## This project's own measurements
 
-The others stand on the pages: [tables](tables/README.md), [frontier](frontier/README.md),
+Further claims: [tables](tables/README.md), [frontier](frontier/README.md),
 [compression](compression/README.md), [staleness](staleness/README.md), [leakage](leakage/README.md),
 [absence](absence/README.md), [controller](controller/README.md), [matching](matching/README.md),
 [benchmarks](benchmark/README.md), [serving](serving/README.md), [reliability](reliability/README.md).
 """
 SETTINGS = """## Settings of the papers' rows
 
-Commands: [commands.txt](commands.txt), to be run at the root of a checkout.
+Commands: [commands.txt](commands.txt). Run each at the root of a checkout, of the commit that it names, if any:
+`git worktree add ../study 2ba7f87b`.
 """
 
 
@@ -97,6 +101,8 @@ class Setting(Section):
     differs: str
     page: str
     command: str
+    commit: str = ""
+    """The last commit with the command's scripts; empty: they are still here."""
 
 
 class Claim(Section):
@@ -169,7 +175,7 @@ def written(evidence: Evidence) -> dict[Path, str]:
     effects = effects_of(evidence)
     verdicts = {name: verdict(evidence, effects, name) for name in evidence.claims}
     commands = [
-        f"# {name}: {each.scale}\n# differs: {each.differs}\n{each.command.strip()}\n"
+        f"# {name}: {each.scale}\n# differs: {each.differs}\n{_commit(each)}{each.command.strip()}\n"
         for name, each in evidence.settings.items()
     ]
     files = {
@@ -181,6 +187,10 @@ def written(evidence: Evidence) -> dict[Path, str]:
         if path not in files and BLOCK.search(text):
             files[path] = BLOCK.sub(lambda found: _block(found, evidence, effects, verdicts), text)
     return files
+
+
+def _commit(setting: Setting) -> str:
+    return f"# at commit {setting.commit}\n" if setting.commit else ""
 
 
 def effects_of(evidence: Evidence) -> dict[str, Effect]:

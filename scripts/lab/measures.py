@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
-from scripts.lab.studies.differences import CONFIDENCE, over_seeds
+from scripts.lab.differences import CONFIDENCE, over_seeds
 from vfl.base.errors import ConfigError
 from vfl.config.settings import Section
 from vfl.reports.markdown import table as spaced_table

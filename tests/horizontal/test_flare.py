@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from small_cells import random_cell
 
-from scripts.lab.studies.flare.gap import random_cell
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL

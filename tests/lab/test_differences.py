@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import ttest_1samp
 
-from scripts.lab.studies.differences import paired
+from scripts.lab.differences import paired
 
 pytestmark = pytest.mark.release
 

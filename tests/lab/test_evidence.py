@@ -2,9 +2,11 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,6 @@ from scripts.lab.evidence import (
 )
 from scripts.lab.measures import Effect, Measure, measured, median_interval
 from vfl.base.errors import ConfigError
-from vfl.config.files import read_yaml
 
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)
@@ -60,8 +61,27 @@ def test_readme_quotes_the_number_of_its_claim(name: str, number: str):
     assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", README.replace("−", "-")), name
 
 
+def file_at(commit: str, path: str) -> str:
+    """Return a file of a past commit. Skips the test where the checkout has not the history."""
+    known = subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, capture_output=True)
+    if known.returncode:
+        pytest.skip("a checkout without its history")
+    shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True)
+    assert shown.returncode == 0, f"{commit} has no {path}"
+    return shown.stdout
+
+
+@pytest.mark.parametrize("name", EVIDENCE.settings)
+def test_the_scripts_of_a_command_are_here_or_at_the_commit_that_it_names(name: str):
+    setting = EVIDENCE.settings[name]
+    modules = re.findall(r"python -m (scripts(?:\.\w+)+)", setting.command)
+    paths = {f"{each.replace('.', '/')}.py" for each in modules}
+    for path in paths | set(re.findall(r"scripts/lab/[\w/]+\.(?:yaml|py)", setting.command)):
+        assert file_at(setting.commit, path) if setting.commit else (ROOT / path).exists(), path
+
+
 def test_claims_of_declared_studies_are_those_that_were_declared():
-    studies = read_yaml(ROOT / "scripts" / "lab" / "prunings.yaml")
+    studies = yaml.safe_load(file_at("2ba7f87b", "scripts/lab/prunings.yaml"))
     declared = {
         (each["first"], each["second"], tuple(endpoint["rounds"]), each["claimed"], study["margin"])
         for study in studies.values()

@@ -5,9 +5,10 @@ from statistics import median
 import numpy as np
 
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave
-from scripts.lab.studies.flare.gap import paper_cell
+from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
+from vfl.horizontal.wireless.channel import snr_hz
 from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.policies import greedy
 
@@ -18,6 +19,7 @@ GREEDY_MS = 100.0
 """Largest median of a selection out of 40."""
 GAMMAS = (1.0, 10.0)
 DEADLINES_S = (0.4, 1.0, 3.0)
+BATCH_SIZE = 40
 
 
 def benchmark_scheduling(options: Options) -> list[Result]:
@@ -61,3 +63,13 @@ def _selection(gamma: float, deadline_s: float, pairs: int) -> Result:
 def _cell(devices: int, deadline_s: float) -> Cell:
     """Return a random cell with the paper's settings and a fixed seed; above 40 devices the update shrinks."""
     return paper_cell(np.random.default_rng(0), devices, deadline_s, 1e7 * min(1.0, 40 / devices))
+
+
+def paper_cell(rng: np.random.Generator, devices: int, deadline_s: float = 1.0, update_bits: float = 1e7) -> Cell:
+    """Return a cell of ``devices`` devices with the paper's settings."""
+    settings = WirelessConfig()
+    steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
+    cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
+    distance_m_K = rng.uniform(settings.distance_min_m, settings.distance_max_m, devices)
+    compute_s_K = steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K
+    return Cell(steps_K, compute_s_K, snr_hz(settings, distance_m_K), update_bits, settings.bandwidth_hz, deadline_s)

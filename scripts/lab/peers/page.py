@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import mean
 from textwrap import fill
 
+from scripts.lab.differences import over_seeds
 from scripts.lab.peers.anchors import FOLDER, anchors
 from scripts.lab.peers.environment import rows_of
-from scripts.lab.studies.differences import over_seeds
 from vfl.reports.markdown import table
 from vfl.runs.atomic import write_atomically
 
@@ -33,15 +33,15 @@ TEXT = """# Beside other projects
 
 {won}
 
-–: none could be read or run. Ratio: ours over the best of theirs.
+–: none could be read or run. Ratio: ours over their best.
 
 {anchors}
 
 ## One exchange of embeddings that owners learn alone
 
-The rival in bytes, as `scripts/lab/one_exchange.yaml` declares: owners train an autoencoder on their own rows and send
-embeddings once; the head trains on them. Accuracy in percent at megabytes both ways; as good: the interval's lower end
-is above -1 point, worse: its upper end is below.
+The rival in bytes, declared in `scripts/lab/one_exchange.yaml` (commit 2ba7f87b): owners train an autoencoder on their
+own rows and send embeddings once; the head trains on them. Accuracy in percent at megabytes both ways. As good: the
+interval's lower end is above -1 point; worse: its upper end is below.
 
 {study}
 
@@ -53,9 +53,9 @@ Each package has an environment of its own: {works}. No peer's code is in this r
 {refused}
 
 ```
-python -m scripts.lab.peers.NAME --help     # installs split_learning fedavg psi ef_vfl breast_cancer vertibench realmlp
-python -m scripts.lab.one_exchange --help
+python -m scripts.lab.peers.NAME --help     # installs split_learning fedavg psi ef_vfl breast_cancer vertibench
 python -m scripts.lab.peers.page
+git worktree add ../studies 2ba7f87b        # has one_exchange and peers.realmlp
 ```
 """
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from small_cells import exhaustive, measure_gaps, random_cell
 
-from scripts.lab.exhaustive import exhaustive
-from scripts.lab.studies.flare.gap import measure_gaps, random_cell
 from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, split_evenly
 from vfl.horizontal.wireless.cell import Cell, objective
 from vfl.horizontal.wireless.linear_program import linear_program

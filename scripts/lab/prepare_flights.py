@@ -1,4 +1,4 @@
-"""Make the owners' tables of the flights experiment: python scripts/lab/tables/prepare_flights.py RAW DIR.
+"""Make the owners' tables of the flights experiment: python scripts/lab/prepare_flights.py RAW DIR.
 
 RAW holds flights.csv, weather.csv and planes.csv (flights from New York in 2013, CC0). Written are airline.csv (flights
 that arrived, what was known before departure, and whether they arrived more than 15 minutes late), weather.csv,

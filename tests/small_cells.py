@@ -1,21 +1,38 @@
-"""Distance of the selections from the best set of devices, over random cells small enough for exhaustive search."""
+"""Random cells small enough to search exhaustively, the best set of devices, and the distance of selections from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scripts.lab.exhaustive import exhaustive
-from vfl.config.wireless import WirelessConfig
-from vfl.horizontal.wireless.cell import Cell, Floats, Schedule, objective
-from vfl.horizontal.wireless.channel import snr_hz
+from scripts.lab.benchmarks.scheduling import paper_cell
+from vfl.horizontal.wireless.bandwidth import allocate, needed_bands
+from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule, objective
 from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.policies import greedy
-from vfl.reports.markdown import table
 
 MOST_DEVICES = 10
-BATCH_SIZE = 40
-QUANTILES = {0.5: "median", 0.75: "75%", 0.9: "90%", 0.99: "99%", 1.0: "worst"}
+MOST_SEARCHED = 16
+
+
+def exhaustive(cell: Cell, gamma: float) -> Schedule:
+    """Return the schedule of least objective among all that meet the deadline.
+
+    Raises ValueError for more than 16 devices.
+    """
+    if len(cell) > MOST_SEARCHED:
+        raise ValueError(f"cell: trying all sets is for up to {MOST_SEARCHED} devices (got {len(cell)})")
+    needs_K = needed_bands(cell, cell.deadline_s)
+    reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)
+    if not len(reachable):
+        return allocate(cell, [])
+    numbers = np.arange(1, 2 ** len(reachable), dtype=np.int64)[:, None]
+    sets: Indices = (numbers >> np.arange(len(reachable))) & 1  # bit i: the i-th reachable device is in
+    counts = sets.sum(axis=1)
+    # Eq. 19a of every set at once, and infinite for sets whose needs do not fit the band.
+    objectives = (1 / counts + gamma / counts**2) * (sets @ (1 / cell.steps_K[reachable]))
+    objectives[sets @ needs_K[reachable] > cell.bandwidth_hz] = np.inf
+    return allocate(cell, reachable[sets[objectives.argmin()] == 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,26 +66,6 @@ def random_cell(rng: np.random.Generator) -> Cell:
     """Return a cell of 1 to 10 devices with the paper's settings, and a deadline of 0.2 to 3 s."""
     cell = paper_cell(rng, int(rng.integers(1, MOST_DEVICES + 1)))
     return replace(cell, deadline_s=float(rng.uniform(0.2, 3)))
-
-
-def paper_cell(rng: np.random.Generator, devices: int, deadline_s: float = 1.0, update_bits: float = 1e7) -> Cell:
-    """Return a cell of ``devices`` devices with the paper's settings."""
-    settings = WirelessConfig()
-    steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
-    cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
-    distance_m_K = rng.uniform(settings.distance_min_m, settings.distance_max_m, devices)
-    compute_s_K = steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K
-    return Cell(steps_K, compute_s_K, snr_hz(settings, distance_m_K), update_bits, settings.bandwidth_hz, deadline_s)
-
-
-def gap_table(gaps: Sequence[Gap]) -> list[str]:
-    """Return the distribution of every gap as Markdown."""
-    rows: list[list[str]] = []
-    for gap in gaps:
-        values = [f"{np.quantile(gap.excess, quantile):.1%}" for quantile in QUANTILES]
-        optimal = f"{np.mean(gap.excess < 1e-9):.0%}"
-        rows.append([gap.selection, f"{gap.gamma:g}", f"{len(gap.excess)}", *values, optimal])
-    return table(("selection", "gamma", "cases", *QUANTILES.values(), "optimal"), rows)
 
 
 def _objective(cell: Cell, schedule: Schedule, gamma: float) -> float:

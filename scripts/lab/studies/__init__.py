@@ -1,1 +1,0 @@
-"""Studies: many trainings that answer a question, such as a paper's figures."""

@@ -1,1 +1,0 @@
-"""FLARE's figures: their runs, numbers, plots and page."""

@@ -1,1 +1,0 @@
-"""The experiment of the LVFL paper (section VI): its runs, numbers, plots and report."""
