@@ -31,7 +31,7 @@ class TlsConfig(Section):
     certificate: Path | None = None
     """Certificate of this process, signed by the authority."""
     key: Path | None = None
-    """Private key; readable by its owner alone."""
+    """Private key; readable by its user alone, or mounted as 0440 of root and a group of this process."""
     deny: Path | None = None
     """File of serial numbers, one a line, of certificates that are revoked; read again whenever it changes."""
     allow: Path | None = None

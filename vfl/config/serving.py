@@ -19,7 +19,8 @@ class ServingConfig(Section):
     listen: Address = "127.0.0.1:8080"
     """The address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
     token: Path | None = None
-    """File with the bearer token that clients send, at least 16 characters; readable by its owner alone."""
+    """File with the bearer token that clients send, at least 16 characters; who may read it: as
+    ``network.tls.key``."""
     certificate: Path | None = None
     """Certificate of the HTTP service, in PEM; null serves plain HTTP."""
     key: Path | None = None
@@ -41,7 +42,7 @@ class ServingConfig(Section):
     placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training."""
     key_secret: Path | None = None
     """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
-    by all or by none."""
+    by all or by none; who may read it: as ``network.tls.key``."""
 
     outcomes: Path | None = None
     """File (SQLite) in which scores are kept by key, so that outcomes told later (POST /v1/outcomes) show how good they

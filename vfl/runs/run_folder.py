@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, with_whole_paths
 from vfl.config.file_kinds import kind_of
 from vfl.runs.atomic import write_atomically
@@ -242,11 +243,11 @@ def read_secret(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        secret, mode = path.read_bytes().strip(), path.stat().st_mode
+        secret, status = path.read_bytes().strip(), path.stat()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name a file that holds a secret") from None
     if len(secret) < SHORTEST:
         raise ConfigError(f"{path}: holds {len(secret)} characters; a secret has at least {SHORTEST}")
-    if mode & 0o077:
-        raise ConfigError(f"{path}: others may read it; chmod 600 {path}")
+    if is_open_to_others(status):
+        raise ConfigError(f"{path}: others may read it; {FIX}")
     return secret

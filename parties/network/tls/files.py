@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.parties.network.tls.certificates import (
     Authority,
     alternative_names,
@@ -66,7 +67,7 @@ class TlsFiles:
 def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFiles:
     """Read an owner's files and check all that can be checked without a connection.
 
-    The key is readable by its user alone and belongs to the certificate; the certificate is signed by the authority,
+    Other users cannot read the key. It belongs to the certificate; the certificate is signed by the authority,
     names ``owner`` (a party, or ``server``), serves for its side of a connection, and is valid now. Raises ValueError,
     one line that names the setting, the file and the fix. Warns of a near expiry.
     """
@@ -163,9 +164,10 @@ def _read(field_name: str, path: Path) -> bytes:
 def _read_private(field_name: str, path: Path) -> bytes:
     """Read a file that only its user may read."""
     content = _read(field_name, path)
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise ValueError(f"{field_name}: {path} is open to other users (mode {mode:04o}); chmod 600 it")
+    status = path.stat()
+    if is_open_to_others(status):
+        mode = stat.S_IMODE(status.st_mode)
+        raise ValueError(f"{field_name}: {path} is open to other users (mode {mode:04o}); {FIX}")
     return content
 
 
