@@ -37,7 +37,7 @@ from vfl.parties.network.tls.files import (
     load_request,
     load_tls_files,
 )
-from vfl.parties.network.tls.lists import deny
+from vfl.parties.network.tls.lists import deny, write_serial
 from vfl.runs.atomic import check_absent, write_durably, write_together
 
 Content = tuple[bytes, int]
@@ -165,7 +165,7 @@ def _describe_certificate(certificate: x509.Certificate) -> list[str]:
     return [
         f"{what}, {validity}",
         f"fingerprint {fingerprint(certificate.public_key())}",
-        f"serial {serial(certificate)}",
+        f"serial {write_serial(serial(certificate))}",
     ]
 
 

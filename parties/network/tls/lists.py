@@ -1,15 +1,19 @@
 """Deny lists (serial numbers of signed certificates) and allow lists (fingerprints of keys).
 
 Text files, one entry a line, ``#`` begins a comment; blanks within an entry are ignored. ``lvfl certs show`` prints
-both kinds. A changed file is read again; if that fails, its previous content stays valid. The content of a file is
-logged whenever it is read: an empty deny list keeps nobody out.
+both kinds; bytes may be joined by colons, as OpenSSL prints them. A changed file is read again. Its bad lines are then
+warned of, and the stricter reading counts: of a deny list also what it held before, of an allow list only the lines
+that can be read. Of a file that cannot be read at all the previous content counts. The content of a file is logged
+whenever it is read: an empty deny list keeps nobody out.
 """
 
 import re
 import warnings
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
 
 from vfl.base.errors import ConfigError
 from vfl.parties.network.tls.certificates import Peer
@@ -19,33 +23,106 @@ if TYPE_CHECKING:  # `lvfl certs --help` need not read all settings
     from vfl.config.network import TlsConfig
 
 
+def _read_serial(text: str) -> str:
+    """Return a serial number as ``Peer.serial`` has it. Raises ValueError for one that may not be hexadecimal."""
+    digits = _bytes_joined(re.sub("^(serial=)?(0x)?", "", text)).lstrip("0")
+    if not re.fullmatch(r"[0-9a-f]{1,40}", digits):
+        raise ValueError("is malformed; see lvfl certs show")
+    if digits == text and digits.isdigit() and int(digits) > 9:  # no leading 0 either
+        raise ValueError(f"may be decimal; write 0x{digits}, or 0x{int(digits):x} if it is")
+    return digits
+
+
+def _read_fingerprint(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", digits := _bytes_joined(text)):
+        raise ValueError("is malformed; see lvfl certs show")
+    return digits
+
+
+def _bytes_joined(text: str) -> str:
+    return text.replace(":", "") if re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2})+", text) else text
+
+
+def write_serial(serial: str) -> str:
+    """Return a serial number in a form that a list takes: marked as hexadecimal if it could be decimal."""
+    return f"0x{serial}" if serial.isdigit() else serial
+
+
 class _Kind(NamedTuple):
     """Kind of a list's entries."""
 
     name: str
-    pattern: re.Pattern[str]
+    read: Callable[[str], str]
+    """Returns an entry in the form of `Peer`. Raises ValueError with what is wrong."""
     empty: str
     """Meaning of a file without entries."""
+    stricter: Callable[[set[str], set[str]], set[str]]
+    """Returns what counts of the entries before and those that can be read now."""
 
 
-_SERIAL = _Kind("serial number", re.compile(r"[0-9a-f]{1,40}"), "nobody is kept out")
-_FINGERPRINT = _Kind("fingerprint", re.compile(r"[0-9a-f]{64}"), "everybody is kept out")
+_SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", set.union)
+_FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", lambda _before, now: now)
+
+
+class _Content(NamedTuple):
+    """A list as it was read."""
+
+    entries: set[str]
+    faults: list[str]
+    """The bad lines, each with its number and what is wrong."""
+
+
+def _read_text(path: Path) -> str:
+    """Return a file's text. A byte that is not UTF-8 spoils only its line; editors for Windows write UTF-16, too."""
+    data = path.read_bytes()
+    return data.decode("utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8", errors="replace")
+
+
+def _read_lines(text: str, kind: _Kind) -> _Content:
+    content = _Content(set(), [])
+    for number, line in enumerate(text.lower().splitlines(), 1):
+        seen = (each for each in line.partition("#")[0] if not each.isspace())
+        entry = "".join(each for each in seen if category(each) != "Cf")  # byte order marks, marks of direction
+        try:
+            content.entries.update({kind.read(entry)} if entry else ())
+        except ValueError as error:
+            content.faults.append(f"line {number}: {entry[:80]!r} {error}")
+    return content
 
 
 class _ListFile:
-    """The current entries of one file. Raises ConfigError, only at first, if it cannot be read."""
+    """The current entries of one file. Raises ConfigError, only at first, for a bad line or an unreadable file."""
 
     def __init__(self, field: str, path: Path, kind: _Kind, log: Callable[[str], None]) -> None:
         self.field, self.path, self.kind, self.log = field, path, kind, log
-        self._state, self._entries = self._stat(), self._read()
+        self._state: tuple[int, int, int] | None = self._stat()
+        self._fault, content = "", self._read()
+        if content.faults:
+            raise ConfigError(f"{field}: {path}, {content.faults[0]}")
+        self._entries = content.entries
 
     def __contains__(self, wanted: str) -> bool:
         try:
             if (state := self._stat()) != self._state:
-                self._state, self._entries = state, self._read()
+                content, self._state = self._read(), state
+                self._replace(content)
         except ConfigError as error:
-            warnings.warn(f"{error}; its previous content stays valid", stacklevel=2)
+            self._state = None  # to be read as soon as it is there again
+            self._warn(f"{error}; its previous content stays valid")
         return wanted in self._entries
+
+    def _replace(self, content: _Content) -> None:
+        before, faults = self._entries, content.faults
+        self._entries = self.kind.stricter(before, content.entries) if faults else content.entries
+        kept = len(self._entries - content.entries)
+        line = f"{self.field}: {self.path}, {'; '.join(faults[:3])}; the other lines count"
+        self._warn(line + f", and {kept} that the list held before" * (kept > 0) if faults else "")
+
+    def _warn(self, fault: str) -> None:
+        """Warn once of a fault."""
+        if fault and fault != self._fault:
+            warnings.warn(fault, stacklevel=3)
+        self._fault = fault
 
     def _stat(self) -> tuple[int, int, int]:
         try:
@@ -54,27 +131,22 @@ class _ListFile:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error.strerror})") from None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self) -> set[str]:
+    def _read(self) -> _Content:
         try:
-            lines = self.path.read_text(encoding="utf-8").lower().splitlines()
-        except (OSError, UnicodeError) as error:
+            content = _read_lines(_read_text(self.path), self.kind)
+        except OSError as error:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error})") from None
-        entries = {number: "".join(line.split("#")[0].split()) for number, line in enumerate(lines, 1)}
-        for number, each in entries.items():
-            if each and not self.kind.pattern.fullmatch(each):
-                raise ConfigError(
-                    f"{self.field}: {self.path}, line {number}: {each[:80]!r} is malformed; see lvfl certs show"
-                )
-        found = {each.lstrip("0") if self.kind is _SERIAL else each for each in entries.values() if each}
+        found = content.entries
         count = f"{len(found)} {self.kind.name}{'s' * (len(found) != 1)}"
         self.log(f"{self.field}: {self.path} holds {count if found else f'no {self.kind.name}: {self.kind.empty}'}")
-        return found
+        return content
 
 
 class Lists:
     """The files of ``network.tls.deny`` and ``network.tls.allow``, if given.
 
-    ``log`` shows the number of entries of each, whenever it is read. Raises ConfigError if one cannot be read.
+    ``log`` shows the number of entries of each, whenever it is read. Raises ConfigError for a bad line or a file that
+    cannot be read.
     """
 
     def __init__(self, tls: "TlsConfig", log: Callable[[str], None]) -> None:
@@ -97,8 +169,8 @@ def deny(path: Path, serials: Mapping[str, str]) -> list[str]:
     """
     present = _ListFile("--deny", path, _SERIAL, lambda _line: None) if path.exists() else ()
     added = [serial for serial in serials if serial not in present]
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = [*before.splitlines(), *(f"{serial}  # {serials[serial]}" for serial in added)]
+    before = _read_text(path) if path.exists() else ""
+    lines = [*before.splitlines(), *(f"{write_serial(serial)}  # {serials[serial]}" for serial in added)]
     if added:
         write_atomically(path, "".join(f"{line}\n" for line in lines))
     return added
