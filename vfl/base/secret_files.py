@@ -1,4 +1,4 @@
-"""Who may read a file that holds a secret."""
+"""Files that hold a secret, and the users who may read them."""
 
 import os
 import stat
