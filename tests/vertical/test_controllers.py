@@ -7,9 +7,12 @@ import warnings
 import pytest
 from conftest import small_config
 from rich.console import Console
+from shorthand import release
+from tiny_training import timeless
 
 from vfl.config import parse_config
 from vfl.core.costs.decision import past_ratios
+from vfl.core.costs.schedule import Ratios
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.runtime import start_runtime
@@ -111,6 +114,59 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
     metrics = server.train_round(0)
     assert row.items() - {("round", 0)} <= metrics.items()
     assert server.train_round(1)["alpha/party_1"] == 0.3
+
+
+CHANGING = {
+    "device": FAST,
+    "parties": {
+        "party_2": FAST | {"macs_per_s": {0: SPEED / 4, 3: SPEED / 16}},
+        "party_4": FAST | {"macs_per_s": {0: SPEED, 2: SPEED / 8}},
+    },
+}
+
+
+def resumed(build, folder, rows, **sections):
+    """A server that repeats the rounds of some rows, as one that was killed after them and before a checkpoint."""
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(row | {"round": at}) + "\n" for at, row in enumerate(rows))
+    )
+    server = build(**sections)
+    server.past_ratios = past_ratios(server.config, folder)
+    return server
+
+
+@pytest.mark.parametrize("limit", ["auto", release(DEADLINE_S)])
+def test_a_run_that_begins_anew_is_the_run_that_was_not_killed(build, tmp_path, limit):
+    """Weights, ratios, and all bytes, those of evaluations too, whenever it was killed."""
+    sections = {
+        "simulation": CHANGING,
+        "models": MODELS,
+        "lightweighting": deadline(seconds_per_exchange=limit),
+        "training": {"rounds": 5, "batch_size": 16},
+    }
+    undisturbed = build(**sections)
+    rows, expected = run(undisturbed, 5), timeless(undisturbed.summary())
+    assert {row["alpha/party_4"] for row in rows} > {0.0}  # it is pruned, and not in the first round
+    for killed in range(1, 6):
+        server = resumed(build, tmp_path, rows[:killed], **sections)
+        assert timeless(run(server, 5)) == timeless(rows)
+        assert server.ledger.costs["party_4"].evaluation_bytes("uplink") > 0
+        assert timeless(server.summary()) == expected
+
+
+def test_a_controller_that_asks_late_gets_the_costs_of_unpruned_models(build):
+    server = build(lightweighting=deadline())
+    asked = []
+
+    def late(round_index, reports):
+        if round_index == 2:
+            asked.append(server.price_list.forecast.macs["party_1"])
+        return dict.fromkeys(server.roster.names, Ratios(0.5 if round_index else 0.0))
+
+    server.assign = late
+    whole = run(server, 1)[0]["macs_per_sample/party_1"]
+    run(server, 3, first=1)
+    assert asked[0][0.0] == whole > 1.5 * asked[0][0.5]
 
 
 @pytest.mark.release

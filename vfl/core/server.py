@@ -19,7 +19,7 @@ from vfl.core.costs.decision import decision_metrics, tell_unmet
 from vfl.core.costs.forecast import ByAlpha, Forecast
 from vfl.core.costs.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.core.costs.reports import Reports
-from vfl.core.costs.schedule import Ratios, with_resolutions
+from vfl.core.costs.schedule import Assign, Ratios, with_resolutions
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
@@ -44,32 +44,41 @@ class PriceList:
     """Exchanges whose costs are forecast."""
     prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
 
-    @cached_property
-    def forecast(self) -> Forecast:
-        """The costs of all parties."""
-        roster, config = self.exchanges.roster, self.exchanges.config
-        alphas = scheduled_alphas(config.lightweighting.alpha)
-        sizes = {name: tuple(config.lightweighting.sizes_of(name)) for name in roster.names}
-        wanted = {name: AskedRatios(alphas=alphas, resolutions=sizes[name] or None) for name in roster.names}
+    def __post_init__(self) -> None:
+        names, ratios = self.exchanges.roster.names, self.exchanges.config.lightweighting
+        self.alphas = scheduled_alphas(ratios.alpha)
+        self.sizes = {name: tuple(ratios.sizes_of(name)) for name in names}
+
+    def ask(self) -> None:
+        """Ask the parties that have not answered yet. The answers are right only before the first pruning."""
+        wanted = {
+            name: AskedRatios(alphas=self.alphas, resolutions=sizes or None) for name, sizes in self.sizes.items()
+        }
         asked = [
             party.ask(Message(Kind.MODEL_COSTS, parts=(wanted[party.name].part(),)))
-            for party in roster
+            for party in self.exchanges.roster
             if party.name not in self.prices
         ]
         # Nothing can be spared a party that is away.
-        none = (0,) * len(alphas)
+        none = (0,) * len(self.alphas)
         for each in asked:
             name = each.party.name
-            free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(sizes[name]) or None)
+            free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(self.sizes[name]) or None)
             self.prices[name] = each.read(partial(checked_prices, wanted[name])) or free
 
+    @cached_property
+    def forecast(self) -> Forecast:
+        """The costs of all parties."""
+        self.ask()
+        roster, config = self.exchanges.roster, self.exchanges.config
+
         def by_alpha(values: Sequence[int]) -> ByAlpha:
-            return dict(zip(alphas, values, strict=True))
+            return dict(zip(self.alphas, values, strict=True))
 
         prices = {name: self.prices[name] for name in roster.names}
         macs = {name: by_alpha(each.macs_per_sample) for name, each in prices.items()}
         smaller = {
-            name: dict(zip(sizes[name], map(by_alpha, each.smaller or ()), strict=True))
+            name: dict(zip(self.sizes[name], map(by_alpha, each.smaller or ()), strict=True))
             for name, each in prices.items()
         }
         parameters = {name: by_alpha(each.parameters) for name, each in prices.items()}
@@ -120,7 +129,7 @@ class HeadServer:
         given = ControllerContext(
             config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast
         )
-        self.assign = build_controller(given)
+        self.assign: Assign = build_controller(given)
         """Function that chooses the ratios of a round; another one can be set."""
         self.past_ratios: Mapping[int, Mapping[str, Ratios]] = {}
         """Ratios by round that were chosen before a resume."""
@@ -154,8 +163,12 @@ class HeadServer:
         self._began_s = time.monotonic()
         self._under_way_s = {party.name: party.under_way_s or 0.0 for party in self.roster}
         parts, head_digest = self.exchanges.start_round(round_index)
-        # Rates are measured: a round that is repeated after a resume would be given other ratios.
-        self.ratios = self.past_ratios.get(round_index) or self.assign(round_index, self.clock.history)
+        # Rates are measured: a round that is repeated after a resume could get other ratios. The controller runs
+        # nevertheless, as it asks for the models' costs: as early as in a run without a resume.
+        chosen = self.assign(round_index, self.clock.history)
+        self.ratios = self.past_ratios.get(round_index) or chosen
+        if self.lightweighting.measures and any(each.alpha > 0 for each in self.ratios.values()):
+            self.price_list.ask()  # a controller may ask later, which would be too late
         self.unmet = tell_unmet(self.ratios, self.unmet)
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
         given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
