@@ -3,10 +3,10 @@
 With --rows, new rows to be scored take the place of the tables: every side gives the option, an owner with its FILE.
 The result is FILE.match, which lvfl predict --listen --table FILE and lvfl party --samples FILE read.
 
-Neither the owners nor the server see each other's keys (docs/protocol.md says who learns what). The server listens
-(without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is the
-file named by data.tables.NAME.match, which training reads; data.join says which samples stay. After a crash, start the
-same command again: an unfinished match begins again, a finished one stays.
+Neither the owners nor the server see each other's keys (docs/internals/matching.md says who learns what). The server
+listens (without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is
+the file named by data.tables.NAME.match, which training reads; data.join says which samples stay. After a crash, start
+the same command again: an unfinished match begins again, a finished one stays.
 
 Exit codes: 0 done, 2 bad input or refused (one line on stderr), 3 somebody stayed away, 75 what may succeed later
 (disk, memory, port), 130 interrupted.

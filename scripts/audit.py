@@ -1,7 +1,7 @@
 """Attack a finished run with what its parties and its server have seen: lvfl audit RUN.
 
 Infers labels from gradients and embeddings, and features from embeddings, each beside a control that holds nothing.
-Nothing is sent, and nothing of the run changes; RUN/leakage.json holds what is shown. docs/leakage.md explains it.
+Nothing is sent, and nothing of the run changes; RUN/leakage.json holds what is shown. docs/privacy.md explains it.
 Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted.
 """
 

@@ -8,7 +8,7 @@ Run `lvfl train a.yaml`. It takes
 30 s, see [this page](a/b.md). Then:
 
 - one item, i.e. one sentence
-- another. And one more.
+- **Another.** And one more (of three). Really.
 
 | a table. | of cells. |
 
@@ -24,6 +24,7 @@ def test_sentences_are_those_of_paragraphs_and_items():
         "It takes 30 s, see this page.",
         "Then:",
         "- one item, i.e. one sentence",
-        "- another.",
-        "And one more.",
+        "- **Another.**",
+        "And one more (of three).",
+        "Really.",
     ]

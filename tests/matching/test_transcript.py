@@ -1,4 +1,4 @@
-"""All messages of matches of two to five owners: what everybody learns from them is what docs/protocol.md says."""
+"""All messages of matches of two to five owners: everybody learns from them what docs/internals/matching.md says."""
 
 import json
 import random
