@@ -210,13 +210,13 @@ def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_pat
     show(tmp_path, 3, Console(file=file, width=40))  # narrower than the lines
     saved = "saved: compute 25%  communication 50%"
     assert file.getvalue().rstrip("\n").split("\n") == [
-        f"round 0 (1/3)  loss 1.0000  {saved}",
-        f"round 1 (2/3)  loss 0.5000  test accuracy 2.00%  {saved}",
-        f"round 2 (3/3)  loss 0.3333  test accuracy 3.00%  {saved}",
+        f"1 of 3 rounds  loss 1.0000  {saved}",
+        f"2 of 3 rounds  loss 0.5000  test accuracy 2.00%  {saved}",
+        f"3 of 3 rounds  loss 0.3333  test accuracy 3.00%  {saved}",
     ]
     file = io.StringIO()
     show(tmp_path, 4, Console(file=file))
-    assert file.getvalue().startswith("resumed after 3 of 4 rounds; goes on with round 3\nround 3 (4/4)  loss 0.2500")
+    assert file.getvalue().startswith("resumed after 3 of 4 rounds; goes on with round 3\n4 of 4 rounds  loss 0.2500")
 
 
 class Clock:
@@ -255,17 +255,17 @@ def test_the_time_left_is_that_of_the_whole_training_and_a_long_round_says_how_f
     file = io.StringIO()
     slowly(tmp_path, 4, Console(file=file))
     assert [line.rstrip() for line in file.getvalue().splitlines()] == [
-        "round 0 (1/4)  step 1 of 3 after 2 min  18 min left",
-        "round 0 (1/4)  loss 1.0000  15 min left",
-        "round 1 (2/4)  loss 0.5000  10 min left",
-        "round 2 (3/4)  loss 0.3333  5 min left",
-        "round 3 (4/4)  loss 0.2500  test accuracy 4.00%",
+        "0 of 4 rounds  step 1 of 3 after 2 min  18 min left",
+        "1 of 4 rounds  loss 1.0000  15 min left",
+        "2 of 4 rounds  loss 0.5000  10 min left",
+        "3 of 4 rounds  loss 0.3333  5 min left",
+        "4 of 4 rounds  loss 0.2500  test accuracy 4.00%",
     ]
     file = io.StringIO()
     slowly(tmp_path, 6, Console(file=file))
     assert file.getvalue().splitlines()[:2] == [
         "resumed after 4 of 6 rounds; goes on with round 4",
-        "round 4 (5/6)  step 1 of 3 after 2 min  8 min left",
+        "4 of 6 rounds  step 1 of 3 after 2 min  8 min left",
     ]
     file = io.StringIO()
     slowly(tmp_path, 6, Console(file=file))
@@ -290,10 +290,10 @@ def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: P
     text = file.getvalue()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert text.startswith(HIDE)
-    assert re.search(r"round 1 \(2/2\) ━+ ", plain), "also after the first round's line"
-    assert "round 0 (1/2) ━" in plain
-    assert "(3/2)" not in plain
-    assert "round 1 (2/2)  loss 0.5000  test accuracy 2.00%" in plain
+    assert re.search(r"1 of 2 rounds [━╺╸]+ ", plain), "also after the first round's line"
+    assert "0 of 2 rounds ━" in plain
+    assert "3 of 2" not in plain
+    assert "2 of 2 rounds  loss 0.5000  test accuracy 2.00%" in plain
     assert text.rfind(SHOW) > text.rfind(HIDE)  # the cursor is back
 
 

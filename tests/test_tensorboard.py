@@ -1,8 +1,10 @@
 """The TensorBoard page: what it opens on, hyperparameters, the configuration, the widths of pruned layers."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -10,7 +12,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 
-from vfl.config import dotted_settings, parse_config
+from vfl.config import parse_config
 from vfl.core.pruning_pictures import ShowWidths, by_number, draw_widths
 from vfl.core.server import HeadServer
 from vfl.horizontal.mode import HORIZONTAL
@@ -18,8 +20,8 @@ from vfl.messages.control import Description
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import TrainingLoop
-from vfl.runs.tensorboard import TensorBoard, layout, run_name
-from vfl.runs.tensorboard_hparams import hparams_summaries
+from vfl.runs.tensorboard import TensorBoard, address, layout, opening, run_name
+from vfl.runs.tensorboard_hparams import hparams_of, hparams_summaries
 
 
 def events_of(folder: Path) -> EventAccumulator:
@@ -49,7 +51,7 @@ def trained(build, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(server: HeadServer, folder: Path, rounds: int) -> None:
-    settings = {"lightweighting.alpha": {1: 0.2}, "lightweighting.beta": 0.1, "seed": 3, "training.nesterov": False}
+    settings = {"alpha": 0.2, "beta": 0.1, "seed": 3, "training.nesterov": False}
     tensorboard = TensorBoard(folder, "name: small\n", settings, front_page=VERTICAL.front_page)
     store = CheckpointStore(folder / "checkpoints")
     TrainingLoop(server, rounds, [tensorboard, ShowWidths(server, tensorboard)], checkpoints=store).run()
@@ -74,7 +76,7 @@ def test_the_page_has_the_configuration_and_the_hyperparameters(trained: Path):
     assert "| savings/compute |" in last
 
 
-def hparams_of(settings: dict[str, object], varied: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def summarised(settings: dict[str, object], varied: tuple[str, ...] = ()) -> tuple[Any, Any]:
     summaries = hparams_summaries("name", settings, varied, VERTICAL.front_page)
     contents = [each.value[0].metadata.plugin_data.content for each in summaries]
     experiment, start = map(plugin_data_pb2.HParamsPluginData.FromString, contents)  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
@@ -83,19 +85,23 @@ def hparams_of(settings: dict[str, object], varied: tuple[str, ...] = ()) -> tup
 
 def test_every_run_has_the_same_columns_with_a_value_in_each(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(Path(__file__).parents[1])
-    runs = ({"mode": "horizontal"}, {"lightweighting": {"alpha": {"party_1": {2: 0.5}}, "beta": {0: 0.1}}})
-    shown = [hparams_of(dotted_settings(parse_config({"name": "x", **run}))) for run in runs]
+    ratios = {"alpha": {"party_1": {2: 0.5, 90: 0.6}}, "beta": {0: 0.1, 3: 0.3}}
+    chosen = {"controller": "deadline", "seconds_per_exchange": 1.0}
+    runs = ({"mode": "horizontal"}, {"lightweighting": ratios}, {"lightweighting": chosen})
+    shown = [summarised(hparams_of(parse_config({"name": "x", "training": {"rounds": 9}, **run}))) for run in runs]
     columns = [[info.name for info in experiment.hparam_infos] for experiment, _start in shown]
     assert columns[0] == columns[1]
     for experiment, start in shown:
         assert {info.name for info in experiment.hparam_infos} == {*start.hparams} == {"alpha", "beta"}
-    assert shown[1][1].hparams["alpha"].string_value == "{'party_1': {2: 0.5}}"
+    ended = [shown[1][1].hparams[name].number_value for name in ("alpha", "beta")]
+    assert ended == pytest.approx([0.5 / 4, 0.3]), "the last round's, mean over the four parties"
+    assert shown[2][1].hparams["alpha"].string_value == "by deadline"
 
 
 def test_what_a_sweep_varies_are_the_columns():
     """With five or more, the metric would be out of sight."""
     settings = {"seed": 3, "training.batch_size": 8, "mode": "vertical"}
-    experiment, start = hparams_of(settings, ("seed", "training.batch_size"))
+    experiment, start = summarised(settings, ("seed", "training.batch_size"))
     assert {info.name for info in experiment.hparam_infos} == {"training.batch_size"}
     assert start.group_name == "seed 3: name"  # its first dozen letters are shown
 
@@ -127,7 +133,7 @@ def test_every_party_has_curves_with_units_for_people_and_a_run_one_folder(train
     for name in ("party_1", "party_4"):
         for title, tag, factor in (
             ("sent up in MB", "uplink_bytes", 1e6),
-            ("model in GMAC per sample", "macs_per_sample", 1e9),
+            ("model in MMAC per sample", "macs_per_sample", 1e6),
         ):
             shown = {event.step: event.value * factor for event in whole.Scalars(f"by party/{title}/{name}")}
             assert shown == pytest.approx({event.step: event.value for event in whole.Scalars(f"{tag}/{name}")})
@@ -197,3 +203,11 @@ def test_the_picture_grows_with_the_layers_and_the_parties():
     assert wide.shape[0] > small.shape[0]
     assert wide.shape[1] > small.shape[1]
     assert len({tuple(pixel) for pixel in small.reshape(-1, 4)}) > 10
+
+
+def test_the_printed_address_pins_the_charts_on_which_the_page_opens():
+    parts = urlsplit(address(opening(VERTICAL.front_page, "auc")))
+    (cards,) = parse_qs(parts.query)["pinnedCards"]
+    assert parts.fragment == "timeseries"
+    assert [card["tag"] for card in json.loads(cards)] == ["auc/test", "savings/compute", "savings/communication"]
+    assert not {*address(VERTICAL.front_page)} & {*"'\"\\ <>"}, "a terminal takes it for one link"

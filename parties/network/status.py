@@ -91,7 +91,7 @@ def lines_of(status: Mapping[str, Any]) -> list[str]:
     lines = [plain(f"{status['name']}: {how}{reason} ({status['folder']}{run})", LONGEST)]
     tests = "".join(f", {tag} {value:.4g}" for tag, value in status["test"].items())
     at = f", last at {status['last_round_at']}" if status["last_round_at"] else ""
-    lines.append(plain(f"round {status['rounds_done']} of {status['rounds']}{at}{tests}", LONGEST))
+    lines.append(plain(f"{status['rounds_done']} of {status['rounds']} rounds{at}{tests}", LONGEST))
     for name, party in status["parties"].items():
         seen = f", last seen {party['last_seen']}" if party["last_seen"] else ""
         state = party["state"] or "takes part"

@@ -54,7 +54,7 @@ def test_both_sides_tell_how_the_run_stands(federate):
     assert (theirs["state"], theirs["exit_code"]) == ("ended", 0)
     assert theirs["reason"].startswith("the server ended after 3 rounds")
     assert theirs["parties"]["party_1"]["uplink_bytes"] == summary["parties"]["party_1"]["uplink_bytes"]
-    assert "round 3 of 3" in lines_of(theirs)[1]
+    assert "3 of 3 rounds" in lines_of(theirs)[1]
     command = [sys.executable, "-c", WITHOUT_PYTORCH, str(federation.run_dir)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["ended", False]

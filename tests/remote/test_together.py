@@ -32,7 +32,7 @@ def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_pr
     sections = {"training": {"rounds": ROUNDS}, "data": {"partition": {"columns": 1}}}
     federation = federate(**sections)
     federation.start_together()
-    federation.wait_for_line(TOGETHER, f"round 0 (1/{ROUNDS})")
+    federation.wait_for_line(TOGETHER, f"1 of {ROUNDS} rounds")
     environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in processes_of(federation.run_dir)]
     assert [b"OMP_WAIT_POLICY=passive" in each for each in environments] == [True, True]
     assert [b"GOMP_SPINCOUNT" in each for each in environments] == [False, False]

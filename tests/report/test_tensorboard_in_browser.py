@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from chromium import Browse
 from made_runs import vertical_rows
 from PIL import Image
 
+from vfl.predict.mode import VERTICAL
 from vfl.runs.loop import TrainingLoop
-from vfl.runs.tensorboard import TensorBoard
+from vfl.runs.tensorboard import TensorBoard, address
 
 pytestmark = pytest.mark.browser
 HEADER = 70
@@ -53,7 +55,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("runs")
     for name, alpha in (("light", 0.6), ("dense", 0.0)):
         rows = vertical_rows(alpha, 0.5, 0.9)
-        board = TensorBoard(folder / name, "name: made\n", {"lightweighting.alpha": alpha, "seed": 0})
+        board = TensorBoard(folder / name, "name: made\n", {"alpha": alpha, "beta": 0.5, "seed": 0})
         TrainingLoop(Replayed(rows), len(rows), [board]).run()
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", "0", "--load_fast=false"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -75,3 +77,13 @@ def test_the_page_draws_without_an_error(browse: Browse, page: str, tab: str, wi
         coloured = pixels.max(axis=2) - pixels.min(axis=2) > 60
         assert coloured.sum() > 500  # the lines of the charts
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
+
+
+def test_the_printed_address_shows_the_last_values_of_the_pinned_charts(browse: Browse, page: str):
+    query = urlsplit(address(VERTICAL.front_page))
+    seen = browse(f"{page}?{query.query}#{query.fragment}", 1280, 1000, wait_ms=20_000)
+    assert "Uncaught" not in seen.console, seen.console
+    shown = " ".join(re.sub("<[^>]*>", " ", seen.dom).split())
+    assert "Pinned 3 cards" in shown
+    for last in ("dense 0 3", "light 0.6 3", "dense 0.9 3"):  # run, value, step
+        assert last in shown

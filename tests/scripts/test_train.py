@@ -12,6 +12,7 @@ from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeles
 from vfl.base.amounts import amount
 from vfl.base.digest import combined_digest, weights_digest
 from vfl.config import load_config
+from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.tensorboard import how_to_watch
 
@@ -100,7 +101,7 @@ def test_what_is_saved_is_one_number_wherever_it_stands(train: Train, tmp_path: 
     assert summary["savings"][what] == rows[-1][f"savings/{what}"] == saved
     assert rows[-1][f"round_savings/{what}"] != pytest.approx(saved, abs=1e-6)
     assert rows[0][f"round_savings/{what}"] == rows[0][f"savings/{what}"]
-    assert f"{what} {saved:.1%}" in next(line for line in ended.out.splitlines() if line.startswith("round 3 (4/4)"))
+    assert f"{what} {saved:.1%}" in next(line for line in ended.out.splitlines() if line.startswith("4 of 4 rounds"))
     assert f"\n{what} {saved:.1%}: " in "\n".join(line.strip() for line in ended.out.splitlines())
     events = EventAccumulator(str(tmp_path / "run"), size_guidance={"tensors": 0})
     events.Reload()
@@ -123,11 +124,11 @@ def test_what_is_shown_ends_with_a_table_of_what_was_reached_and_saved(train: Tr
     ended = train("--run-dir", run_dir)
     summary = summary_of(run_dir)
     assert (ended.code, ended.err) == (0, "")
-    assert f"tiny: run folder {run_dir}; {how_to_watch(run_dir)}\n" in ended.out
+    assert f"tiny: run folder {run_dir}; {how_to_watch(run_dir, VERTICAL.front_page)}\n" in ended.out
     lines = ended.out.splitlines()
     for number in range(1, 5):
-        assert sum(line.startswith(f"round {number - 1} ({number}/4)  loss ") for line in lines) == 1
-    table = ended.out[ended.out.index("test accuracy", ended.out.index("round 3 (4/4)") + 60) :]
+        assert sum(line.startswith(f"{number} of 4 rounds  loss ") for line in lines) == 1
+    table = ended.out[ended.out.index("test accuracy", ended.out.index("4 of 4 rounds") + 60) :]
     assert table.startswith(f"test accuracy {summary['test_accuracy']:.2%} after 4 rounds")
     assert max(len(line) for line in table.splitlines()) <= 80
     assert "…" not in table

@@ -68,6 +68,7 @@ class JsonLines(Viewer):
 class ShowProgress(Viewer):
     """A bar over the whole training on a terminal, otherwise a plain line per round; both tell the time that is left.
 
+    They count the rounds that are done: a round's own number begins at 0, as in schedules and TensorBoard.
     ``shown`` maps tags of further metrics to show to formats. Without a terminal a round that takes long says so once.
     """
 
@@ -76,7 +77,7 @@ class ShowProgress(Viewer):
         self.shown = shown
         self.clock = time.monotonic
         self.bar = Progress(
-            TextColumn("round {task.fields[label]}"),
+            TextColumn("{task.fields[label]} rounds"),
             BarColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
@@ -104,8 +105,8 @@ class ShowProgress(Viewer):
         usual_s = (self._round_began_s - self._began_s) / rounds if rounds else 0.0
         if not self.console.is_terminal and not self._told and took_s > max(LONG_S, 2 * usual_s) and done < total:
             self._told = True
-            begun = f"round {self._next_round} ({self._next_round + 1}/{self._rounds})"
-            self._print(f"{begun}  step {done} of {total} after {duration(took_s)}  {self._left(so_far)}".rstrip())
+            so_many = f"{self._next_round} of {self._rounds} rounds"
+            self._print(f"{so_many}  step {done} of {total} after {duration(took_s)}  {self._left(so_far)}".rstrip())
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
@@ -117,7 +118,7 @@ class ShowProgress(Viewer):
         self._begin_round(loop)
         if not self.console.is_terminal and (left := self._left(loop.next_round)):
             texts.append(left)
-        self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {'  '.join(texts)}")
+        self._print(f"{round_index + 1} of {loop.rounds} rounds  {'  '.join(texts)}")
 
     def on_end(self, loop: Watched) -> None:
         """Remove the bar."""
@@ -126,8 +127,7 @@ class ShowProgress(Viewer):
     def _begin_round(self, loop: Watched) -> None:
         self._round_began_s, self._told = self.clock(), False
         self._rounds, self._next_round = loop.rounds, loop.next_round
-        now = min(loop.next_round, loop.rounds - 1)
-        label = f"{now} ({now + 1}/{loop.rounds})"
+        label = f"{loop.next_round} of {loop.rounds}"
         self.bar.update(
             self.task, total=loop.rounds, completed=loop.next_round, label=label, left=self._left(loop.next_round)
         )

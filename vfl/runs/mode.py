@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vfl.config import ExperimentConfig, dotted_settings, dump_config
+from vfl.config import ExperimentConfig, dump_config
 from vfl.config.registry import Registry
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
 from vfl.runs.runtime import Runtime
 from vfl.runs.tensorboard import REACHED, FrontPage, TensorBoard
+from vfl.runs.tensorboard_hparams import hparams_of
 from vfl.runs.torchrun_group import SingleProcess
 
 
@@ -67,7 +68,7 @@ class Mode:
         varied: Collection[str] = (),
     ) -> Stage:
         """Return the stage of a run in ``run_dir``; ``varied`` as in ``run_experiment``."""
-        board = TensorBoard(run_dir, dump_config(config), dotted_settings(config), varied, self.front_page)
+        board = TensorBoard(run_dir, dump_config(config), hparams_of(config), varied, self.front_page)
         return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or SingleProcess())
 
 

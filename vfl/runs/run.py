@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from vfl.config import ExperimentConfig, dotted_settings, dump_config
+from vfl.config import ExperimentConfig, dump_config
 from vfl.console import DONE, INTERRUPTED, print_table
 from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
@@ -18,7 +18,8 @@ from vfl.runs.mode import Built, Stage, mode_of
 from vfl.runs.run_folder import check_run, only_process_in, open_run, update_config, with_threads_of_run, write_summary
 from vfl.runs.runtime import start_runtime, with_threads
 from vfl.runs.signals import stop_on_signal
-from vfl.runs.tensorboard import how_to_watch
+from vfl.runs.tensorboard import how_to_watch, opening
+from vfl.runs.tensorboard_hparams import hparams_of
 from vfl.runs.torchrun_group import SingleProcess
 
 
@@ -71,14 +72,15 @@ def run_experiment(
     told = ""
     if chooses:
         config = with_threads(config)
-        stage.tensorboard.config, stage.tensorboard.settings = dump_config(config), dotted_settings(config)
+        stage.tensorboard.config, stage.tensorboard.settings = dump_config(config), hparams_of(config)
         told = f"threads={config.threads}, by the work of a step; "
     checkpoints = run_dir / "checkpoints"
     try:
         if not first:
             return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
         open_run(run_dir, config)
-        console.print(f"{config.name}: run folder {run_dir}; {told}{how_to_watch(run_dir)}")
+        charts = opening(stage.tensorboard.front_page, built.algorithm.metric)
+        console.print(f"{config.name}: run folder {run_dir}; {told}{how_to_watch(run_dir, charts)}")
         with only_process_in(run_dir):
             update_config(run_dir, config)  # not in `open_run`: another process may still be training there
             store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)

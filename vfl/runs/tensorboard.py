@@ -2,6 +2,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # SummaryWriter's methods are unannotated in PyTorch.
 
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -22,8 +24,9 @@ from vfl.runs.tensorboard_hparams import hparams_summaries
 
 Layout = dict[str, dict[str, list[str | list[str]]]]
 
-ADDRESS = "http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0"
-"""Default address of TensorBoard, without the smoothing that hides the last values."""
+ADDRESS = "http://localhost:6006/?{}&smoothing=0#timeseries"
+"""Default address of TensorBoard, without the smoothing that hides the last values; pinned charts have a table of
+these."""
 MOST_OWNERS = 8
 """Most owners with curves in units for people."""
 SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
@@ -31,7 +34,7 @@ SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "communication saved": ("savings_communication", 1.0),
     "sent up in MB": ("uplink_bytes", 1e-6),
     "sent down in MB": ("downlink_bytes", 1e-6),
-    "model in GMAC per sample": ("macs_per_sample", 1e-9),
+    "model in MMAC per sample": ("macs_per_sample", 1e-6),
     "alpha": ("alpha", 1.0),
     "beta": ("beta", 1.0),
     "resolution": ("resolution", 1.0),
@@ -77,7 +80,7 @@ class TensorBoard(Viewer):
         with naming(self.run_dir):
             if self.writer is None:
                 self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
-                self.front_page = _opening(self.front_page, loop.metric)
+                self.front_page = opening(self.front_page, loop.metric)
                 self._owners = () if self.varied else owners_of(metrics)[:MOST_OWNERS]
                 self._describe(self.writer, metrics)
             for each in (metrics, *(of_owner(metrics, name) for name in self._owners)):
@@ -106,8 +109,8 @@ class TensorBoard(Viewer):
                 writer._get_file_writer().add_summary(summary)  # pyright: ignore[reportPrivateUsage]
 
 
-def how_to_watch(run_dir: Path) -> str:
-    """Return the command that shows a folder, valid where this process was started, and the page's address."""
+def how_to_watch(run_dir: Path, page: FrontPage) -> str:
+    """Return the command that shows a folder, valid where this process was started, and an address that pins charts."""
     beside = Path(sys.executable).with_name("tensorboard")
     if shutil.which("tensorboard") == str(beside):
         command = ["tensorboard"]
@@ -115,7 +118,13 @@ def how_to_watch(run_dir: Path) -> str:
         command = [os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)]
     else:
         command = [sys.executable, "-m", "tensorboard.main"]
-    return f"watch it with: {shlex.join([*command, '--logdir', str(run_dir)])}\nat {ADDRESS}"
+    return f"watch it with: {shlex.join([*command, '--logdir', str(run_dir)])}\nat {address(page)}"
+
+
+def address(page: FrontPage) -> str:
+    """Return TensorBoard's address with the page's charts pinned."""
+    cards = [{"plugin": "scalars", "tag": tag} for tag in page.values()]
+    return ADDRESS.format(urlencode({"pinnedCards": json.dumps(cards, separators=(",", ":"))}))
 
 
 def run_name(run_dir: Path) -> str:
@@ -157,7 +166,8 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
     }
 
 
-def _opening(page: FrontPage, metric: str) -> FrontPage:
+def opening(page: FrontPage, metric: str) -> FrontPage:
+    """Return the charts of a run whose models are compared by ``metric``."""
     if not page:  # a party, which need not be told the metric: its chart would stay empty
         return page
     rest = {title: tag for title, tag in page.items() if tag not in REACHED.values()}

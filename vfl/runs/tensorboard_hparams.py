@@ -7,6 +7,7 @@ Written as TensorBoard's own messages, as PyTorch's ``add_hparams`` leaves out a
 # The messages are generated without stubs.
 
 from collections.abc import Collection, Mapping
+from statistics import mean
 from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -14,11 +15,27 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.api_pb2 import DataType, Experiment, HParamInfo, MetricInfo, MetricName
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
+from vfl.config import ExperimentConfig, dotted_settings
+from vfl.config.schedules import PartySchedule, named_parties, schedule_of, value_at
+
 SHORT = {"alpha": "lightweighting.alpha", "beta": "lightweighting.beta"}
-"""Columns of a run that no sweep made, and their settings."""
+"""Columns of a run that no sweep made, and the settings that have these names where a sweep varies them."""
 NARROW = {"communication saved": "bytes saved"}
 """Shorter titles of metrics: of the fifth column 1280 pixels show a hundred."""
 SEED = "seed"
+
+
+def hparams_of(config: ExperimentConfig) -> dict[str, object]:
+    """Return all settings by dotted key and, as ``alpha`` and ``beta``, the last round's: a mean over the parties."""
+    return dotted_settings(config) | {name: _last_ratio(config, name) for name in SHORT}
+
+
+def _last_ratio(config: ExperimentConfig, name: str) -> float | str:
+    if config.lightweighting.measures:
+        return f"by {config.lightweighting.controller}"
+    ratio: PartySchedule = getattr(config.lightweighting, name)
+    owners = config.parties if named_parties(ratio) else ("",)
+    return mean(value_at(schedule_of(ratio, owner), config.training.rounds - 1) for owner in owners)
 
 
 def hparams_summaries(
@@ -26,12 +43,12 @@ def hparams_summaries(
 ) -> list[Summary]:
     """Return the summaries that make a run a row of the page: settings by dotted key, then metrics, titles by tag.
 
-    Columns are the settings that a sweep ``varied``, else alpha and beta, and no others: TensorBoard shows settings
-    before metrics, and 1280 pixels have room for two and for a metric with both savings. A seed that varies stands
-    before the run's name. The page Text has all settings.
+    Columns are the settings that a sweep ``varied``, else the last alpha and beta, and no others: TensorBoard shows
+    settings before metrics, and 1280 pixels have room for two and for a metric with both savings. A seed that varies
+    stands before the run's name. The page Text has all settings.
     """
     titles = {key: title for title, key in SHORT.items()}
-    chosen = [key for key in varied if key != SEED] or titles
+    chosen = [key for key in varied if key != SEED] or SHORT
     columns = {titles.get(key, key): settings.get(key, "") for key in chosen}
     infos = [HParamInfo(name=key, type=_type_of(value), differs=True) for key, value in columns.items()]
     titled = {tag: NARROW.get(title, title) for tag, title in metrics.items()}

@@ -48,7 +48,7 @@ from vfl.runs.run_folder import (
 )
 from vfl.runs.runtime import Runtime, start_runtime, use_threads_for
 from vfl.runs.stored_run import Run
-from vfl.runs.tensorboard import how_to_watch
+from vfl.runs.tensorboard import how_to_watch, opening
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +294,7 @@ def run_server(
             machine=machine,
         ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
-            console.print(how_to_watch(run_dir))
+            console.print(how_to_watch(run_dir, opening(VERTICAL.front_page, labels.train.task.metric)))
             outcome = process.serve(hub, console)
         say_end(DONE if outcome.finished else INTERRUPTED, "")
         return outcome

@@ -141,7 +141,7 @@ def test_any_number_of_workers_gives_the_bits_of_one_process(group, alone, worke
     ended = group(workers)
     assert [(each.code, each.err) for each in ended] == [(0, "")] * workers
     assert [each.out for each in ended[1:]] == [""] * (workers - 1)
-    assert f"round {ROUNDS - 1} ({ROUNDS}/{ROUNDS})" in ended[0].out
+    assert f"{ROUNDS} of {ROUNDS} rounds" in ended[0].out
     assert outcome(group.run_dir) == alone
 
 
