@@ -19,6 +19,7 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "evaluation.statistics_samples",
         "lightweighting.error_feedback",
         "seed",
+        "training.auxiliary",
         "training.batch_size",
         "training.labels",
         "training.local_iterations",

@@ -104,8 +104,8 @@ def test_replay_and_broadcast_give_equal_bits(build, iterations: int, values: st
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
 @pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("beta", [release(0.0), 0.6])
-def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: float):
+@pytest.mark.parametrize(("beta", "auxiliary"), [release(0.0, 0.0), (0.6, 0.0), (0.6, 0.7)])
+def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: float, auxiliary: float):
     # Without BatchNorm: the naive form runs a forward pass more per exchange, which would move the statistics.
     server = build(
         data=TWO,
@@ -113,7 +113,7 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
             "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
             "head": {"hidden": [16]},
         },
-        training=training(labels=labels, local_iterations=iterations),
+        training=training(labels=labels, local_iterations=iterations, auxiliary=auxiliary),
         lightweighting={"beta": beta},
     )
     parties = parties_of(server)
@@ -127,6 +127,7 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
         labels="shared" if labels == "shared" else "server",
         learning_rate=0.05,
         momentum=0.9,
+        auxiliary=auxiliary,
     )
     for round_index in range(2):
         server.train_round(round_index)

@@ -27,6 +27,7 @@ from vfl.config.settings import (
     AboveZero,
     AtLeastTwo,
     Fraction,
+    NotNegative,
     Positive,
     Probability,
     Section,
@@ -84,6 +85,9 @@ class TrainingConfig(Section):
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
     stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
+    auxiliary: Annotated[NotNegative, SHARED] = 0.0
+    """Weight of each party's own loss beside that of the head: a linear classifier on its embedding answers for it, on
+    the rows in which it takes part. It keeps a party learning what the others answer already. 0 has no classifiers."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None

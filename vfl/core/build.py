@@ -46,6 +46,7 @@ from vfl.core.tasks import Task, check_tested, task_of, with_scale
 from vfl.core.team import OneProcess
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.features import Features, ModelSpec
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, placeholders_of
 from vfl.runs.checkpoint import State
@@ -239,12 +240,24 @@ def build_head(
     if given.loss is not None and config.training.loss.kind is not None:
         raise ConfigError("training.loss: names a loss, and Python gives one of its own; leave one of them out")
     placeholders = labels.placeholders or not labels.presence(config).whole
-    head = given.head or build_head_model(config, task, placeholders=placeholders)
-    return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer, given.loss)
+    head = build_head_model(config, task, placeholders=placeholders, joint=given.head)
+    training = config.training
+    return HeadTrainer(head, task, training.optimizer, runtime, given.optimizer, given.loss, training.auxiliary)
 
 
-def build_head_model(config: ExperimentConfig, task: Task, *, placeholders: bool) -> nn.Module:
-    """Return the head's perceptrons, as training begins with them."""
+def build_head_model(
+    config: ExperimentConfig, task: Task, *, placeholders: bool, joint: nn.Module | None = None
+) -> nn.Module:
+    """Return the head as training begins with it: ``joint`` or perceptrons, and auxiliary classifiers."""
+    joint = joint or _perceptrons(config, task, placeholders=placeholders)
+    if not config.training.auxiliary:
+        return joint
+    widths = [feature_config(config, name).embedding_size for name in config.parties]
+    with seeded(config.seed, "init", owner="auxiliary"):
+        return AuxiliaryHead(joint, widths, task.outputs, config.models.members)
+
+
+def _perceptrons(config: ExperimentConfig, task: Task, *, placeholders: bool) -> nn.Module:
     widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
     perceptron = PlaceholderMLP if placeholders else MLP
     with seeded(config.seed, "init", owner="head"):

@@ -20,6 +20,8 @@ class Evaluation:
     """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
     """Metrics of each set of parties in the last test, by their names."""
+    alone: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
+    """Metrics of each party's own classifier in the last test."""
     decided: State = field(default_factory=dict[str, Any], init=False)
     """Confusion matrix and decision by costs of the last test."""
     scores: Histograms | None = field(default=None, init=False)
@@ -59,19 +61,21 @@ class Evaluation:
     def state_dict(self) -> State:
         """Return the last results."""
         scores = {} if self.scores is None else {"scores": self.scores.state_dict()}
-        return {"tested": self.tested, "subsets": self.subsets, "decided": self.decided, **scores}
+        alone = {"alone": self.alone} if self.alone else {}
+        return {"tested": self.tested, "subsets": self.subsets, **alone, "decided": self.decided, **scores}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
         self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
-        self.decided = state.get("decided", {})
+        self.alone, self.decided = state.get("alone", {}), state.get("decided", {})
         self.scores = Histograms.of_state(state["scores"]) if "scores" in state else None
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
         """Return metrics and mean loss of all test samples under ``name``, with each party's model of a kind."""
         everyone = self.joint.roster.names
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
-        tests = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        tested, alone = self.joint.measure(model, sets)
+        tests = dict(zip(sets, tested, strict=True))
         if name == "test":
             task, samples, predictions_MC = self.joint.task, self.joint.samples, tests[everyone].predictions_NC
             self.scores = Histograms(*task.as_columns(predictions_MC))
@@ -79,6 +83,9 @@ class Evaluation:
             self.decided = task.decided(predictions_MC.cpu(), samples.values.cpu(), weights_M)
         measured = {names: each.metrics for names, each in tests.items()}
         tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
+        if name == "test":
+            self.alone = {party: each.metrics for party, each in alone.items()}
+            tagged |= {f"{self.metric}_alone/{party}": metrics[self.metric] for party, metrics in self.alone.items()}
         if len(sets) == 1:
             return tagged
         self.subsets = {AND.join(names): metrics for names, metrics in measured.items()}

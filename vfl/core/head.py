@@ -17,6 +17,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.finished_model import naming_model
 from vfl.core.tasks import Task
 from vfl.messages.messages import Buffer, Part, PartKind
+from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
 from vfl.models.mlp import has_placeholders, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -36,12 +37,16 @@ class Head:
 
     @cached_property
     def missing(self) -> float:
-        """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
-        return math.nan if has_placeholders(self.head) else 0.0
+        """Value of a missing embedding's entries: NaN if the head can tell it apart, else 0."""
+        return math.nan if has_placeholders(self.head) or isinstance(self.head, AuxiliaryHead) else 0.0
 
     def forward(self, representation_BP: Tensor) -> Tensor:
         """Return the outputs [B, C] of all embeddings."""
         return self.runtime.forward(self.head, representation_BP)
+
+    def own_answers(self, representation_BP: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each party's own answer [B, C] and its presence, bool [B]; none without auxiliary classifiers."""
+        return self.head.own_answers(representation_BP) if isinstance(self.head, AuxiliaryHead) else []
 
 
 class HeadTrainer(Head):
@@ -55,10 +60,13 @@ class HeadTrainer(Head):
         runtime: Runtime,
         optimizer: MakeOptimizer | None = None,
         own_loss: OwnLoss | None = None,
+        auxiliary: float = 0.0,
     ) -> None:
+        """``auxiliary`` weighs the losses of the parties' own classifiers, which an `AuxiliaryHead` has."""
         super().__init__(head, task, runtime)
         self.config = config
         self.own_loss = own_loss
+        self.auxiliary = auxiliary
         self.optimizer = build_optimizer(self.head, config, optimizer)
         self._round, self._steps = 0, 1
 
@@ -70,9 +78,24 @@ class HeadTrainer(Head):
         """Set the learning rate of an exchange of the round."""
         set_learning_rate(self.optimizer, self.config, self._round, exchange, self._steps)
 
-    def loss(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Return the task's loss."""
-        outputs_BC = self.forward(representation_BP)
+    def losses(
+        self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of the head's answer, and the objective: with the parties' own losses, each by its weight.
+
+        A party's own loss is the mean over the rows in which it takes part.
+        """
+        loss = objective = self.loss(self.forward(representation_BP), labels_B, weights_B)
+        for answer_BC, present_B in self.own_answers(representation_BP):
+            if present_B.all():
+                objective = objective + self.auxiliary * self.loss(answer_BC, labels_B, weights_B)
+            elif present_B.any():
+                weights_n = None if weights_B is None else weights_B[present_B]
+                objective = objective + self.auxiliary * self.loss(answer_BC[present_B], labels_B[present_B], weights_n)
+        return loss, objective
+
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return the task's loss of some outputs."""
         if self.own_loss is None:
             return self.task.loss(outputs_BC, labels_B, weights_B)
         if outputs_BC.dim() > 2:
@@ -83,10 +106,10 @@ class HeadTrainer(Head):
         return loss
 
     def backward(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
-        loss = self.loss(representation_BP, labels_B, weights_B)
+        """Compute the gradients of theta_0, and of the representation if it asks for one; return the head's loss."""
+        loss, objective = self.losses(representation_BP, labels_B, weights_B)
         self.optimizer.zero_grad()
-        loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        objective.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
 
     def apply(self) -> None:
@@ -119,7 +142,7 @@ class HeadTrainer(Head):
         parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
         representation_BP = torch.cat(parts, dim=1)
         if not with_head:  # not by backward(): theta_0's .grad may hold the gradients that wait for `apply`
-            return torch.autograd.grad(self.loss(representation_BP, labels_B), own_BD)[0]
+            return torch.autograd.grad(self.losses(representation_BP, labels_B)[1], own_BD)[0]
         self.backward(representation_BP, labels_B)
         assert own_BD.grad is not None
         return own_BD.grad
@@ -155,9 +178,13 @@ class HeadTrainer(Head):
         load_optimizer_state(self.optimizer, self.head, state["momentum"])
 
     def begin_with(self, state: State) -> None:
-        """Load the weights in another run's state, not the momentum; placeholders that it lacks stay as built.
+        """Load the weights in another run's state, not the momentum.
 
-        Raises ConfigError for another head.
+        Placeholders and classifiers that it lacks stay as built. Raises ConfigError for another head.
         """
+        joint, classifiers = split_weights(state["weights"])
+        own = self.head.state_dict()
+        if isinstance(self.head, AuxiliaryHead):
+            joint = join_weights(joint, classifiers or split_weights(own)[1])
         with naming_model("the head server"):
-            self.head.load_state_dict(placeholders_of(self.head.state_dict()) | state["weights"])
+            self.head.load_state_dict(placeholders_of(own) | joint)

@@ -71,17 +71,30 @@ class JointModel:
         batches = [self.outputs(self.embeddings(start, stop)) for start, stop in self.batches()]
         return torch.cat([self.task.predictions(outputs_BC).cpu() for outputs_BC in batches])
 
-    def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Tested]:
-        """Return metrics and predictions of all samples for each set of parties, as if the others were absent."""
+    def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> tuple[list[Tested], dict[str, Tested]]:
+        """Return metrics and predictions of all samples for each set of parties, as if the others were absent.
+
+        And those of each party's own classifier on the samples for which it has a row, if the head has them.
+        """
         outputs: list[list[Tensor]] = [[] for _ in sets]
+        own: list[list[tuple[Tensor, Tensor]]] = []
         for start, stop in self.batches():
             there = self.embeddings(start, stop, model=model)
+            own.append(self.own_answers(there))
             away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
             for names, batches in zip(sets, outputs, strict=True):
                 batches.append(self.outputs(away | {party: there[party] for party in names}))
         device, weights_M = self.head.runtime.device, self.samples.weights
         labels_M, weights_M = self.samples.values.to(device), None if weights_M is None else weights_M.to(device)
-        return [measure(self.task, batches, labels_M, weights_M) for batches in outputs]
+        tested = [measure(self.task, batches, labels_M, weights_M) for batches in outputs]
+        alone: dict[str, Tested] = {}
+        for name, batches in zip(self.roster.names, zip(*own, strict=True), strict=False):
+            here_M = torch.cat([present_B for _, present_B in batches])
+            answers_nC = torch.cat([answer_BC[present_B] for answer_BC, present_B in batches])
+            if len(answers_nC):
+                weights_n = None if weights_M is None else weights_M[here_M]
+                alone[name] = measure(self.task, [answers_nC], labels_M[here_M], weights_n)
+        return tested, alone
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yield first row and end of the batches in which samples are evaluated."""
@@ -139,6 +152,12 @@ class JointModel:
         asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
         came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
         return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
+
+    def own_answers(self, embeddings: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return each party's own answer [B, C], and bool [B], True where it has an embedding [B, D]; see `Head`."""
+        representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
+        with torch.inference_mode():
+            return self.head.own_answers(representation_BP.to(self.head.runtime.device))
 
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vfl.models.auxiliary import AuxiliaryHead
+
 
 @dataclass(eq=False)
 class Reference:
@@ -37,6 +39,8 @@ class Reference:
     """Protocol: parties hold the labels and replay the head, or get a gradient from the server."""
     learning_rate: float
     momentum: float
+    auxiliary: float = 0.0
+    """Weight of each party's own loss beside the head's; the head is an `AuxiliaryHead` then."""
 
     def __post_init__(self) -> None:
         self.optimizers = {
@@ -51,7 +55,7 @@ class Reference:
         sent = [self.sparsify(model(x[rows_B]).detach()) for model, x in zip(self.models, self.features, strict=True)]
         # Lines 8 and 9, or with the labels at the server g_k in the place of the others' embeddings.
         leaves = [h.clone().requires_grad_() for h in sent]
-        at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y_B), leaves)
+        at_server = torch.autograd.grad(self.loss(self.head, leaves, y_B), leaves)
         replica = copy.deepcopy(self.head)  # the head as it was when the embeddings were sent
         # Lines 14 to 17 (10 to 12 prune). One party after another is the same as all at once: each reads what was sent,
         # its own model and the replica, and no party's steps move what another one reads.
@@ -61,11 +65,19 @@ class Reference:
                 if self.labels == "server":
                     loss = (own * at_server[k]).sum()  # whose gradient at h_k is the server's
                 else:
-                    loss = F.cross_entropy(replica(torch.cat([*sent[:k], own, *sent[k + 1 :]], 1)), y_B)
+                    loss = self.loss(replica, [*sent[:k], own, *sent[k + 1 :]], y_B)
                 self.descend(model, loss)
         # k = 0 of line 14: the head steps on what was sent, the same in every iteration.
         for _ in range(self.iterations):
-            self.descend(self.head, F.cross_entropy(self.head(torch.cat(sent, 1)), y_B))
+            self.descend(self.head, self.loss(self.head, sent, y_B))
+
+    def loss(self, head: nn.Module, embeddings: Sequence[Tensor], y_B: Tensor) -> Tensor:
+        """Return the head's loss and, by their weight, those of the classifiers on each party's own embedding."""
+        loss = F.cross_entropy(head(torch.cat(list(embeddings), 1)), y_B)
+        if isinstance(head, AuxiliaryHead):
+            for classifier, h in zip(head.classifiers, embeddings, strict=True):
+                loss = loss + self.auxiliary * F.cross_entropy(classifier(h), y_B)
+        return loss
 
     def sparsify(self, h: Tensor) -> Tensor:
         """Return h without the share beta of its entries that are smallest in magnitude."""

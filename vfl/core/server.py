@@ -233,6 +233,7 @@ class HeadServer:
                 exchanges.labels_N, exchanges.weights_N, self.joint.samples.values, self.joint.samples.weights
             ),
             **self.evaluation.decided,
+            **({"alone": self.evaluation.alone} if self.evaluation.alone else {}),
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
             **({"privacy": promised} if promised else {}),
         }

@@ -5,7 +5,6 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
-import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, prepare_samples
 from vfl.data.split import split_data
+from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
 
@@ -133,7 +133,7 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
 
 def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:
     """Warn if placeholders shall replace embeddings of some parties, and none was learned."""
-    if lacking and not math.isnan(joint.head.missing):
+    if lacking and not has_placeholders(joint.head.head):
         who = ", ".join(lacking)
         what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
         warnings.warn(f"--when-absent: {what}", stacklevel=4)
