@@ -60,6 +60,10 @@ def take_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     own = model.state_dict()
     narrower = {name: each.shape for name, each in weights.items() if name in own and each.shape != own[name].shape}
     shrink_model(model, {name: torch.zeros(shape, dtype=torch.int64) for name, shape in narrower.items()})
+    for name, shape in narrower.items():
+        layer = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(layer, nn.Conv2d) and layer.groups > 1 and name.endswith("weight"):  # depthwise: as many groups
+            layer.groups = shape[0]
 
 
 def check_optimizer(optimizer: PrunableOptimizer, model: nn.Module, positions: Positions) -> None:

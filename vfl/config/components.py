@@ -10,6 +10,7 @@ FEATURE_MODELS = Registry(
         "vgg11": "vfl.models.convolution:vgg11",
         "cnn": "vfl.models.convolution:small_cnn",
         "mlp": "vfl.models.table:mlp",
+        "torchvision": "vfl.core.torchvision_models:torchvision_model",
         "given": "vfl.core.feature_models:given_model",
     },
     "a callable that makes a torch.nn.Module of a vfl.models.features.ModelSpec",

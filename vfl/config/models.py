@@ -14,8 +14,8 @@ class FeatureModelConfig(Section):
     """A party's feature model."""
 
     kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp, given (as an object, by `vfl.fit`), or a model of an installed package
-    (docs/extending.md)."""
+    """vgg16, vgg11, cnn, mlp, torchvision (any of its classification models, by options: {name: resnet18}), given (as
+    an object, by `vfl.fit`), or a model of an installed package (docs/extending.md)."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
@@ -25,14 +25,16 @@ class FeatureModelConfig(Section):
     dropout: Fraction = 0.0
     """mlp only: probability with which a training pass leaves out a hidden unit."""
     options: dict[str, Any] = Field(default={})
-    """Settings of a model of another package, which checks them."""
+    """torchvision: name, and further arguments of its function. Otherwise settings of a model of another package, which
+    checks them."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return the options if the model is built in, as they belong to other packages' models."""
+        """Return why settings have no effect on this kind of model."""
         if self.kind not in FEATURE_MODELS.built_in:
             return {}
-        drops = {} if self.kind == "mlp" else {"dropout": f"{self.kind} has none"}
-        return {"options": f"{self.kind} has none", **drops}
+        unused = ["width", "dropout"] if self.kind == "torchvision" else ["options"]
+        unused += [] if self.kind in ("mlp", "torchvision") else ["dropout"]
+        return dict.fromkeys(unused, f"{self.kind} has none")
 
 
 class HeadConfig(Section):
