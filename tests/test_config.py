@@ -390,8 +390,8 @@ def test_what_a_user_slips_on_is_explained(override: str, line: str):
 def test_a_number_that_would_overflow_is_refused_by_name(digits: Path):
     """But for seeds, which are only hashed."""
     page = (FOLDER.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = re.findall(r"(?m)^\| `([a-z_0-9.]+)` \| ([^|]*\bnumber\b[^|]*) \|", page)
-    numbers = {key: kind.startswith("list") for key, kind in rows if "{class" not in kind and not key.endswith("seed")}
+    rows = re.findall(r"(?m)^\| `([a-z_0-9.]+)` \| ([^|]*\b(?:number|integer)\b[^|]*) \|", page)
+    numbers = {key: "; list" in kind for key, kind in rows if "{class" not in kind and not key.endswith("seed")}
     assert len(numbers) > 100
     for key, many in numbers.items():
         large = "1" + "0" * 31

@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
 from vfl.base.absence import WhenAbsent
@@ -13,19 +13,38 @@ from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 
-Every key of an experiment, written by `python -m scripts.lab.reference` from the types that check it. A file holds what
-differs from the defaults; on the command line a key is written with dots: `training.rounds=20`.
+Every key of an experiment. `make docs` writes this page from the types that check the keys. A file holds what differs
+from the defaults; on the command line write a key with dots: `training.rounds=20`. A value begins with the default.
+
+## Often needed
 """
+RARE = """
+# Rarely needed
+
+Defaults suit most experiments.
+"""
+OFTEN = """
+name seed threads task data.dataset.kind data.dataset.root data.train_samples data.tables data.tables.NAME.file
+data.tables.NAME.key data.tables.NAME.label data.tables.NAME.features data.tables.NAME.match data.tables.NAME.serve
+data.join data.test_file data.validation_share data.positive_class models.feature.kind models.feature.embedding_size
+models.feature.width models.head.hidden training.rounds training.batch_size training.labels training.loss.kind
+training.optimizer.kind training.optimizer.learning_rate training.optimizer.schedule training.patience
+training.class_weights training.start_from lightweighting.alpha lightweighting.beta lightweighting.resolution
+lightweighting.controller wire.bits wire.coding privacy.gradients privacy.embeddings evaluation.every evaluation.metric
+checkpoint.every network.server network.listen network.tls.ca network.tls.certificate network.tls.key
+network.on_party_loss serving.listen serving.token
+"""
+"""Keys of the first table. The others follow by section."""
 TYPES = {
     "Bits": "8, 4, 2",
-    "Positive": "whole number from 1",
-    "AtLeastTwo": "whole number from 2",
+    "Positive": "integer from 1",
+    "AtLeastTwo": "integer from 2",
     "Number": "number",
     "Fraction": "number from 0, below 1",
     "Share": "number above 0, below 1",
     "AboveZero": "number above 0",
     "NotNegative": "number from 0",
-    "Count": "whole number from 0",
+    "Count": "integer from 0",
     "Step": "number from 0.36 to 8",
     "Probability": "number above 0, up to 1",
     "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
@@ -41,11 +60,11 @@ TYPES = {
     "dict[str, ColumnKind]": "`{column: number, category or ignore}`",
     "dict[str, KeyColumns]": "`{owner: column, or a list of columns}`",
     "dict[str, Words]": "`{column: word, or a list of words}`",
-    "dict[str, TableConfig]": "by owner: these settings, or a YAML file that has them",
-    "dict[str, FeatureModelConfig]": "by party: these settings",
-    "dict[str, DeviceConfig]": "by party: these settings",
+    "dict[str, TableConfig]": "by owner: settings, or a YAML file with them",
+    "dict[str, FeatureModelConfig]": "by party: settings",
+    "dict[str, DeviceConfig]": "by party: settings",
     "None": "null",
-    "int": "whole number",
+    "int": "integer",
     "float": "number",
     "bool": "true, false",
     "str": "name",
@@ -55,35 +74,49 @@ TYPES = {
 
 
 def reference() -> str:
-    """Return the whole page in Markdown."""
-    parts = [HEAD, *_table(ExperimentConfig, "")]
-    for key in ExperimentConfig.model_fields:
-        if section := section_of(ExperimentConfig.type_of(key)):
-            parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n", *_table(section, f"{key}.")]
+    """Return the page in Markdown."""
+    sections = {key: section_of(ExperimentConfig.type_of(key)) for key in ExperimentConfig.model_fields}
+    often, rows = OFTEN.split(), {"": list(_rows(ExperimentConfig, ""))}
+    rows |= {key: list(_rows(section, f"{key}.")) for key, section in sections.items() if section}
+    parts = [HEAD, *_table([row for each in rows.values() for row in each if row[0] in often]), RARE]
+    for key, each in rows.items():
+        if key:
+            section = sections[key]
+            assert section is not None
+            parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n"]
+        parts += _table([row for row in each if row[0] not in often])
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _table(section: type[Section], prefix: str) -> list[str]:
-    rows = [f"| `{key}` | {kind} | {default} | {text} |" for key, kind, default, text in _rows(section, prefix)]
-    return ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
+def _table(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    return [
+        "| key | value | meaning |",
+        "|---|---|---|",
+        *(f"| `{key}` | {value} | {text} |" for key, value, text in rows),
+    ]
 
 
-def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, type, default and meaning of the settings of a section and, but for the top, of those within.
+def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value and meaning of the settings of a section and, but for the top, of those within.
 
-    NAME stands for the names of a mapping, such as parties.
+    NAME stands for the names of a mapping, such as parties. Settings of one type are listed once.
     """
     sources, names = _sources(section), {field.alias: name for name, field in section.model_fields.items()}
+    listed: dict[type[Section], str] = {}
     for key in section.known_keys():
         inner = section_of(section.type_of(key))
         if inner is None:
             name = names.get(key, key)
             kind, text = sources[name]
             default = section.model_fields[name].get_default(call_default_factory=True)
-            yield f"{prefix}{key}", kind, _shown(default, section.model_fields[name].is_required()), text
-            if values := section_of_values(section.type_of(key)):
+            values = section_of_values(section.type_of(key))
+            if values in listed:
+                text += f" Keys: as `{listed[values]}`."
+            yield f"{prefix}{key}", _value(kind, default, section.model_fields[name].is_required()), text
+            if values and values not in listed:
                 yield from _rows(values, f"{prefix}{key}.NAME.")
         elif prefix:
+            listed[inner] = f"{prefix}{key}"
             yield from _rows(inner, f"{prefix}{key}.")
 
 
@@ -128,13 +161,17 @@ def _kind(annotation: ast.expr) -> str:
             return TYPES.get(name, _cell(f"`{name}`"))
 
 
-def _shown(default: object, required: bool) -> str:
+def _value(kind: str, default: object, required: bool) -> str:
+    """Return the default, then what else the setting takes."""
     if required:
-        return "required"
-    if isinstance(default, bool):
-        return str(default).lower()
-    text = str(list(cast(tuple[object, ...], default)) if isinstance(default, tuple) else default)
-    return "null" if default is None else _cell(text)
+        return f"required: {kind}"
+    shown = str(list(cast(tuple[object, ...], default)) if isinstance(default, tuple) else default)
+    shown = "null" if default is None else shown.lower() if isinstance(default, bool) else _cell(shown)
+    choices = kind.removesuffix(", or null").split(", ")
+    if shown in choices:
+        choices.remove(shown)
+        return ", ".join([shown, *choices])
+    return f"{shown}; {kind.removesuffix(', or null')}"
 
 
 def _cell(text: str) -> str:
