@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
     from vfl.config.file_kinds import kind_of
     from vfl.data.tables.describe import describe_with_missing, doubtful_header, proposed_yaml
-    from vfl.runs.atomic import write_atomically
+    from vfl.runs.atomic import check_output, is_special, write_output
 
     told = kind_of(arguments.file)
     if told and (arguments.file.suffix in (".yaml", ".yml") or not arguments.file.is_file()) and "table" not in told:
@@ -40,10 +40,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.file.is_dir():
         raise ValueError(f"{arguments.file}: is a folder; name one table, or write its parts as one file")
     out = arguments.out or arguments.file.with_suffix(".yaml")
-    if out.exists():
+    if out.is_file() and not is_special(out):
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out: there is no folder {out.parent}; make it, or name another file")
+    check_output(out)
     with console.status(f"reading {arguments.file}") as status:
         progress = lambda rows: status.update(f"{rows:,} rows read")  # noqa: E731 - of two readings
         summaries, missing = describe_with_missing(arguments.file, progress)
@@ -60,7 +59,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     console.print(table)
     if len(summaries) > MOST_SHOWN:
         console.print(f"and {len(summaries) - MOST_SHOWN:,} columns more, in {out}")
-    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label, missing))
+    write_output(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label, missing))
     if missing:
         console.print(printable(f"taken as missing: {', '.join(missing)}"))
     console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")

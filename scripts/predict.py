@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, get_args
 
 from vfl.base.absence import WhenAbsent
 from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
-from vfl.runs.atomic import escape_formula, write_csv
+from vfl.runs.atomic import check_output, csv_text, escape_formula, is_special, write_atomically, write_output
 
 if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
@@ -57,7 +57,9 @@ def add_arguments(parser: OneLineParser) -> None:
         help="what replaces the embeddings of a party that is absent or has no row: nothing; its learned placeholder "
         "(zeros if none was learned); zeros; its mean embedding of the training (default: refuse)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="where to (default: RUN/predictions.csv)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.csv", help="a file, a pipe or /dev/stdout (default: RUN/predictions.csv)"
+    )
     parser.add_log(PLAIN)
 
 
@@ -67,9 +69,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.runs.stored_run import Run
 
     run = Run(arguments.run)
-    out = arguments.out or arguments.run / "predictions.csv"
-    if not out.parent.is_dir():
-        raise ValueError(f"--out: there is no folder {out.parent}; make it, or name another file")
+    if arguments.out:
+        check_output(arguments.out)
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
     tables = new_tables(run, arguments)
     if arguments.split and (arguments.data or tables or arguments.listen or arguments.processes):
@@ -79,7 +80,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.processes:
         from vfl.parties.launch.local_launch import predict_together
 
-        return predict_together(arguments.run, arguments.data, absent, when_absent, out, console, tables)
+        return predict_together(arguments.run, arguments.data, absent, when_absent, arguments.out, console, tables)
     if arguments.listen is None:
         from vfl.predict.predict import predict_in_process
 
@@ -98,7 +99,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
             insecure=arguments.insecure,
             console=console,
         )
-    save(prediction, out, console)
+    save(prediction, arguments, console)
     return DONE
 
 
@@ -124,13 +125,15 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
     return samples_table(config, tables)
 
 
-def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
+def save(prediction: "Prediction", arguments: argparse.Namespace, console: ShowConsole) -> None:
     """Write the table, for its user alone, and show the scores."""
     from vfl.runs.run_folder import private_files
 
-    replaced = " (in place of earlier ones)" if path.exists() else ""
+    path = arguments.out or arguments.run / "predictions.csv"
+    replaced = " (in place of earlier ones)" if path.is_file() and not is_special(path) else ""
+    table = csv_text([escape_formula(cell) for cell in row] for row in prediction.rows())
     with private_files():
-        write_csv(path, ([escape_formula(cell) for cell in row] for row in prediction.rows()))
+        (write_output if arguments.out else write_atomically)(path, table)
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     lacking = ", ".join(f"{count} at {owner}" for owner, count in prediction.lacking.items())

@@ -24,17 +24,18 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
     from vfl.reports.runs import load_subject
     from vfl.reports.write import PAGE, write_figures, write_page, write_report
+    from vfl.runs.atomic import follow_links, is_special
 
-    out = arguments.out or arguments.folders[0] / "report"
+    out = follow_links(arguments.out) if arguments.out else arguments.folders[0] / "report"
     subject = load_subject(*arguments.folders)
-    if out.suffix == ".html":
+    if out.suffix == ".html" or is_special(out):
         write_page(subject, out)
         console.print(str(out))
     else:
         names = write_report(subject, out)
         console.print(f"{out / PAGE}, and {len(names) - 1} files beside it")
     if arguments.figures:
-        console.print(f"{len(write_figures(subject, arguments.figures))} figures in {arguments.figures}")
+        console.print(f"{len(write_figures(subject, follow_links(arguments.figures)))} figures in {arguments.figures}")
     return DONE
 
 

@@ -58,11 +58,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     config = load_config(arguments.config, arguments.overrides)
     from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal_ids, party_file, split_data, write_split
     from vfl.predict.start_from import start_of
+    from vfl.runs.atomic import follow_links
 
     start = start_of(config, arguments.out)
     split = conceal_ids(split_data(config, start.sections if start else {}), read_secret(arguments.secret))
     shared = config.training.labels == "shared"
-    paths = write_split(arguments.out, split, shared_labels=shared, overwrite=arguments.overwrite)
+    paths = write_split(follow_links(arguments.out), split, shared_labels=shared, overwrite=arguments.overwrite)
     settings = {party_file(data.party): f"{data.party}: data.file" for data in split.parties}
     settings |= {LABELS_FILE: "server: data.file", SHARED_LABELS_FILE: "every party: data.labels_file"}
     table = Table("file", "setting", "size", box=None)

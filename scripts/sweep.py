@@ -37,11 +37,12 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.shard is not None:
         raise ConfigError("--shard: removed in 0.2.0; --on ray trains on many machines")
     sweep = load_sweep(arguments.sweep, arguments.overrides)
+    from vfl.runs.atomic import follow_links
     from vfl.sweeps.choose_executor import open_executor
     from vfl.sweeps.sweep import foresee, train_sweep
     from vfl.sweeps.sweep_view import names
 
-    folder = arguments.out or Path("runs") / sweep.name
+    folder = follow_links(arguments.out) if arguments.out else Path("runs") / sweep.name
     with open_executor(arguments, sweep.resources) as executor:
         if arguments.dry_run:
             for line in foresee(sweep, folder, executor):

@@ -36,6 +36,8 @@ PLAIN, TEXT, JSON = "plain", "text", "json"
 """Forms of a log line: bare; with time and level; an object of JSON with both."""
 LOGS = (PLAIN, JSON)
 """Forms that ``--log`` offers."""
+STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+"""Values of ``--out`` that name standard output."""
 LEVELS = ("warning", "error")
 """Levels that a line names before a colon; any other line is an ``info``."""
 WIDEST = 1000
@@ -253,6 +255,8 @@ def command(
             form = getattr(arguments, "log", PLAIN)
             quiet = not is_printing_process()
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
+            if str(getattr(arguments, "out", None)) in STDOUT:
+                console.file = sys.stderr  # what is read there is the output, without a line
             # The last word on stderr is bare but in JSON: users and supervisors know it by "error: ".
             told = console.told if form == JSON else str
             return exit_code(lambda: run(arguments, console), warn or console.print, told)

@@ -64,15 +64,15 @@ def predict_together(
     data: Path | None,
     absent: Collection[str],
     when_absent: WhenAbsent,
-    out: Path,
+    out: Path | None,
     console: Console,
     tables: Mapping[str, Path] | None = None,
 ) -> int:
     """Restart a run's processes, except those of ``absent`` parties, let them predict, and return the exit code.
 
     ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
-    are the same; an owner without one is absent. Raises ValueError for a run or data that cannot be used, PeerLost as
-    ``check_absent``.
+    are the same; an owner without one is absent. ``out`` is as in ``lvfl predict --out``. Raises ValueError for a run
+    or data that cannot be used, PeerLost as ``check_absent``.
     """
     config, folder = trained_by_processes(run_dir)
     names = config.parties
@@ -82,7 +82,8 @@ def predict_together(
     named = ["--table", str(samples_table(config, tables))] if tables else []
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
-    serve = ["predict", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
+    serve = ["predict", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
+    serve += ["--out", str(out)] if out else []
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
     parties = {name: party_command("party", folder, name) for name in names if name not in absent}
     if tables:

@@ -31,7 +31,7 @@ from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import load_party, open_federation
 from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
 from vfl.reports.markdown import table
-from vfl.runs.atomic import write_atomically
+from vfl.runs.atomic import follow_links, write_atomically
 from vfl.runs.stored_run import Run
 
 CHECKED_SAMPLES = 32
@@ -68,7 +68,8 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
         if own is None
         else partial(_export_own, *own)
     )
-    unfinished = folder.with_name(f".partial-{folder.name}")
+    target = follow_links(folder)
+    unfinished = target.with_name(f".partial-{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
@@ -78,7 +79,7 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
         }
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
-        unfinished.rename(folder)
+        unfinished.rename(target)
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
     finally:

@@ -13,7 +13,7 @@ from vfl.reports.figures import Drawing, draw
 from vfl.reports.outcomes import outcome_drawings
 from vfl.reports.runs import ReportedRun, Subject
 from vfl.reports.tables import TableData, advice, party_tables, tables
-from vfl.runs.atomic import write_atomically
+from vfl.runs.atomic import write_atomically, write_output
 from vfl.runs.diagram_style import for_print, inline_svg, png
 from vfl.sweeps.sweep_view import names
 
@@ -61,7 +61,7 @@ def write_page(subject: Subject, file: Path) -> None:
     """Write only the page. Raises ConfigError if that fails."""
     content = page(subject, [*draw(subject), *outcome_drawings(subject)], tables(subject), party_tables(subject))
     try:
-        write_atomically(file, content)
+        write_output(file, content)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror})") from None
 

@@ -1,6 +1,7 @@
 """Durable files: on the disk when the call returns, and old or new after a crash, but never half of one."""
 
 import csv
+import errno
 import hashlib
 import io
 import os
@@ -57,7 +58,7 @@ def write_atomically(path: Path, content: str | bytes, writer: str = "") -> None
     data = content.encode() if isinstance(content, str) else content
     try:
         write_durably(temporary, [data])
-        temporary.replace(path)
+        _take_name(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -66,11 +67,62 @@ def write_atomically(path: Path, content: str | bytes, writer: str = "") -> None
     sync_directory(path.parent)
 
 
-def write_csv(path: Path, rows: Iterable[Iterable[object]], writer: str = "") -> None:
-    """Write a table as CSV, as ``write_atomically``; the first row names the columns, lines end in LF."""
+def _take_name(temporary: Path, path: Path) -> None:
+    """Rename a file to `path`, in place of a file or a link. Raises OSError, also for a pipe or a device."""
+    if is_special(path) and not path.is_symlink():
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    temporary.replace(path)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that a user names. Raises OSError, which names `path`.
+
+    A link is followed and stays. A pipe, a device and a stream of this process (/dev/stdout) are written into; a
+    regular file is created or replaced as by ``write_atomically``.
+    """
+    if not is_special(path):
+        write_atomically(follow_links(path), content)
+        return
+    stream, data = stream_of(path), content.encode() if isinstance(content, str) else content
+    with naming(path), os.fdopen(os.open(path, os.O_WRONLY) if stream is None else os.dup(stream), "wb") as file:
+        file.write(data)
+
+
+def stream_of(path: Path) -> int | None:
+    """Return the descriptor of this process that a path such as /dev/stdout names; None for any other path."""
+    if found := re.fullmatch(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)", str(path)):
+        return int(found[2] or {"stdout": 1, "stderr": 2}[found[1]])
+    return None
+
+
+def is_special(path: Path) -> bool:
+    """Return whether a path leads to what can only be written into: a pipe, a device, a stream of this process."""
+    return stream_of(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def follow_links(path: Path) -> Path:
+    """Return where a link leads, also to nothing yet; a path of another kind, a pipe or a device as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() and not is_special(path) else path
+
+
+def check_output(path: Path) -> None:
+    """Raise ValueError, before the work, for an ``--out`` that can be no file: a folder, or one in no folder."""
+    if path.is_dir():
+        raise ValueError(f"--out: {path} is a folder; name a file")
+    if not follow_links(path).parent.is_dir():
+        raise ValueError(f"--out: there is no folder {follow_links(path).parent}; make it, or name another file")
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as CSV; the first row names the columns, lines end in LF."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write_atomically(path, text.getvalue(), writer)
+    return text.getvalue()
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]], writer: str = "") -> None:
+    """Write a table as CSV, as ``write_atomically``."""
+    write_atomically(path, csv_text(rows), writer)
 
 
 def escape_formula(cell: object) -> object:
@@ -98,7 +150,7 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
         for name, write in writers.items():
             write(staged[name])
         for name, partial in staged.items():  # a rename takes no room on the disk
-            partial.replace(folder / name)
+            _take_name(partial, folder / name)
     finally:
         for partial in staged.values():
             partial.unlink(missing_ok=True)

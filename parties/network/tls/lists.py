@@ -17,7 +17,7 @@ from unicodedata import category
 
 from vfl.base.errors import ConfigError
 from vfl.parties.network.tls.certificates import Peer
-from vfl.runs.atomic import write_atomically
+from vfl.runs.atomic import write_output
 
 if TYPE_CHECKING:  # `lvfl certs --help` need not read all settings
     from vfl.config.network import TlsConfig
@@ -167,10 +167,12 @@ def deny(path: Path, serials: Mapping[str, str]) -> list[str]:
 
     Raises ConfigError for a file that is not a deny list, which stays unchanged, and OSError.
     """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"--deny: {path} is no regular file; name a list")
     present = _ListFile("--deny", path, _SERIAL, lambda _line: None) if path.exists() else ()
     added = [serial for serial in serials if serial not in present]
     before = _read_text(path) if path.exists() else ""
     lines = [*before.splitlines(), *(f"{write_serial(serial)}  # {serials[serial]}" for serial in added)]
     if added:
-        write_atomically(path, "".join(f"{line}\n" for line in lines))
+        write_output(path, "".join(f"{line}\n" for line in lines))
     return added

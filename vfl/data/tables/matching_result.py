@@ -23,7 +23,7 @@ from safetensors.numpy import save
 
 from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import Rows
-from vfl.runs.atomic import write_durably, write_together
+from vfl.runs.atomic import follow_links, write_durably, write_together
 
 MATCH = "match"
 HAS = "has."
@@ -62,6 +62,7 @@ def write_match(path: Path, match: Match) -> None:
     metadata = {"holds": MATCH, "party": match.party, "order": match.order, "keys": match.keys, "join": match.join}
     tensors = {"rows": match.rows} | {f"{HAS}{owner}": has.astype(np.uint8) for owner, has in match.others.items()}
     content = save(tensors, metadata | {"test": test})
+    path = follow_links(path)
     write_together(path.parent, {path.name: partial(write_durably, chunks=[content], mode=0o600)}, overwrite=True)
 
 
