@@ -3,7 +3,9 @@
 Shapes: B rows, D embedding width, F features.
 """
 
+import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +15,18 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 from shorthand import examples
+from torch import nn
+from torch.nn import functional
 
 from vfl.compression.codec import decode
-from vfl.config import ConfigError
+from vfl.config import ConfigError, OptimizerConfig
 from vfl.config.privacy import PrivacyConfig
 from vfl.core.batches import batch_rows
+from vfl.core.head import HeadTrainer
+from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
 from vfl.core.local import build_in_process
+from vfl.core.losses import AmountLoss
+from vfl.core.presence import RowMask
 from vfl.core.privacy.defences import (
     Gaussian,
     MaxNorm,
@@ -28,9 +36,12 @@ from vfl.core.privacy.defences import (
     secret_of,
     server_defence,
 )
-from vfl.core.privacy.epsilon import epsilon_of, guarantees
+from vfl.core.privacy.epsilon import epsilon_of, guarantees, movers
+from vfl.core.tasks import Classification, Regression
 from vfl.messages.control import EvaluatedModel, SampleRange
-from vfl.runs.runtime import start_runtime
+from vfl.messages.messages import Part, PartKind
+from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
+from vfl.runs.runtime import Runtime, start_runtime
 
 NOISE = Noise(b"secret")
 
@@ -206,8 +217,125 @@ def test_by_batch_norm_a_row_moves_its_whole_batch_and_epsilon_says_so(configure
     assert 2 * clip < float((moved[0] - moved[1]).norm()) <= 2 * clip * math.sqrt(batch_size)
 
 
-def test_a_model_with_batch_norm_that_its_settings_deny_is_refused(configure, monkeypatch):
-    built = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.BatchNorm1d(8))
+class Centred(nn.Module):
+    """Subtracts the batch's mean in training, and nothing else."""
+
+    def forward(self, values_BD):
+        return values_BD - values_BD.mean(dim=0) if self.training else values_BD
+
+
+@pytest.mark.parametrize("mixing", [nn.BatchNorm1d(8), Centred()])
+@pytest.mark.parametrize("noisy", ["embeddings", "gradients"])
+def test_a_model_with_batch_norm_that_its_settings_deny_is_refused(configure, monkeypatch, mixing, noisy):
+    built = nn.Sequential(nn.Flatten(), nn.Linear(256, 8), nn.Dropout(0.5), mixing)
     monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *_: built)
+    config = configure(privacy={noisy: "gaussian"}, training={"labels": "server"}, **ALONE)
     with pytest.raises(ConfigError, match=r"models: party_1's model has BatchNorm.*set its batch_norm to true"):
-        noisy_party(configure, **ALONE)
+        build_in_process(config, start_runtime(config))
+    monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *_: built[:3])
+    assert build_in_process(config, start_runtime(config)).parties
+
+
+BATCH, WIDTH, CLIP = 16, 4, 0.05
+
+
+def uneven(outputs_BC, targets_B):
+    """A loss of the user's own that is no mean over rows."""
+    return outputs_BC.mean(dim=0).square().sum() + functional.cross_entropy(outputs_BC, targets_B)
+
+
+def head_of(*layers):
+    return nn.Sequential(nn.Linear(2 * WIDTH, 8), *layers, nn.Linear(8, 3))
+
+
+TASKS = {
+    "cross-entropy": {},
+    "smoothing": {"task": Classification(3, smoothing=0.2)},
+    "focal": {"task": Classification(3, gamma=2.0)},
+    "regression": {"task": Regression(1.0, 2.0)},
+    "huber": {"task": Regression(1.0, 2.0, by=AmountLoss("huber", 0.5))},
+    "pinball": {"task": Regression(1.0, 2.0, by=AmountLoss("pinball", quantile=0.2))},
+    "members": {"head": MemberHeads([MLP(WIDTH, [8], 3) for _ in range(2)], [WIDTH, WIDTH])},
+    "placeholders": {"head": PlaceholderMLP(2 * WIDTH, [8], 3), "missing": 0.3},
+    "own head": {"head": head_of(nn.LayerNorm(8), nn.GELU())},
+    "weights": {"weights": 30.0, "moved": True},
+    "weighted amounts": {"task": Regression(1.0, 2.0), "weights": 300.0, "moved": True},
+    "class weights": {"task": Classification(3, weights=(1.0, 9.0, 0.1)), "moved": True},
+    "focal with class weights": {"task": Classification(3, weights=(1.0, 9.0, 0.1), gamma=1.0), "moved": True},
+    "normalising head": {"head": head_of(nn.BatchNorm1d(8)), "moved": True},
+    "centring head": {"head": head_of(Centred()), "moved": True},
+    "own loss": {"own_loss": uneven, "moved": True},
+}
+"""What decides a row's gradient: heads, losses and weights. ``moved``: one row moves those of others, too."""
+
+
+def gradients_of(trainer, embeddings, labels_B, weights_B, masks):
+    """Return all gradients that the server returns, before the noise, in units of the clipping length."""
+    trainer = copy.deepcopy(trainer)
+    sent = []
+
+    class Sender:
+        def send(self, gradient_nD, rows_n):
+            sent.append((rows_n, gradient_nD / gradient_scale(BATCH) * BATCH / CLIP))
+            return Part(PartKind.GRADIENT, b"")
+
+    received = [
+        Received(Part(PartKind.EMBEDDING, b""), mask.spread(mask.rows_of(each_BD), trainer.missing), mask)
+        for each_BD, mask in zip(embeddings, masks, strict=True)
+    ]
+    senders: Any = [Sender(), Sender()]
+    protocol = ReturnGradients(senders, Gaussian(0.0, CLIP, NOISE))
+    protocol.begin(trainer, Batch(torch.arange(BATCH), labels_B, received, weights_B))
+    return [torch.zeros(BATCH, WIDTH).index_copy(0, *each) for each in sent]
+
+
+def moves(configure, kind, seed):
+    """Replace a batch's first row; return the ``movers``, and how far each row of either party's gradient moves."""
+    made, draw = TASKS[kind], torch.Generator().manual_seed(seed)
+    config = configure(privacy={"gradients": "gaussian"}, training={"labels": "server"}, **ALONE)
+    task = made.get("task", Classification(3))
+    torch.manual_seed(seed)
+    head = made.get("head", head_of(nn.ReLU()) if isinstance(task, Classification) else MLP(2 * WIDTH, [8], 1))
+    runtime = Runtime(torch.device("cpu"))
+    trainer = HeadTrainer(head, task, OptimizerConfig(), runtime, own_loss=made.get("own_loss"))
+    masks = [RowMask.of(torch.rand(BATCH, generator=draw) >= made.get("missing", 0.0)) for _ in range(2)]
+    first, second = ([torch.randn(BATCH, WIDTH, generator=draw) for _ in range(2)] for _ in range(2))
+    replaced = [torch.cat([10 * other[:1], own[1:]]) for own, other in zip(first, second, strict=True)]
+    labels_B, weights_B = torch.randint(3, (BATCH,), generator=draw), torch.ones(BATCH, dtype=torch.float64)
+    others_B = torch.cat([(labels_B[:1] + 1) % 3, labels_B[1:]])
+    heavy_B = torch.cat([weights_B[:1] * made.get("weights", 1.0), weights_B[1:]])
+    batches = [(first, labels_B, weights_B), (replaced, others_B, heavy_B)]
+    then, now = (
+        gradients_of(trainer, embeddings, task_labels(task, labels), weights if "weights" in made else None, masks)
+        for embeddings, labels, weights in batches
+    )
+    moved = [(after - before).norm(dim=1) for before, after in zip(then, now, strict=True)]
+    return movers(config, trainer, weighted="weights" in made), moved
+
+
+def task_labels(task, labels_B):
+    return labels_B if isinstance(task, Classification) else labels_B.double()
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@given(seed=st.integers(0, 1000))
+@examples(20)
+def test_a_replaced_row_moves_the_gradients_no_farther_than_epsilon_counts(configure, kind, seed):
+    """By two clips its own gradient, and where epsilon counts the whole batch each other one."""
+    moved_by, moved = moves(configure, kind, seed)
+    assert bool(moved_by) == ("moved" in TASKS[kind])
+    for moved_B in moved:
+        assert moved_B.max() <= 2.001
+        assert moved_by or moved_B[1:].max() <= 1e-4
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if "moved" in TASKS[kind]])
+def test_a_row_does_move_its_batch_where_epsilon_counts_it(configure, kind):
+    _, moved = moves(configure, kind, 0)
+    assert max(float(moved_B[1:].norm()) for moved_B in moved) > 0.1
+
+
+def test_epsilon_of_gradients_counts_the_whole_batch_where_a_row_moves_it(configure):
+    config = configure(privacy={"gradients": "gaussian"}, training={"labels": "server"}, **ALONE)
+    alone, moved = (guarantees(config, 1, 3, 48, by)["gradients"]["epsilon"] for by in ([], ["weights"]))
+    assert [alone, moved] == [epsilon_of(1, 1, 1 / 480), epsilon_of(1 / 4, 1, 1 / 480)]

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import nn
 
 import vfl
 from vfl.config import dump_config
+from vfl.core.privacy.epsilon import epsilon_of
 
 N = 240
 DRAW = np.random.default_rng(0)
@@ -382,6 +384,30 @@ def test_settings_that_objects_ignore_are_told():
         vfl.fit(parties(), Y, settings=QUICK | ignored)
     lines = [str(each.message) for each in told]
     assert [next(line for line in lines if line.startswith(field)) for field in ignored]
+
+
+@pytest.mark.parametrize(
+    ("given", "mover"),
+    [
+        ({}, None),
+        ({"sample_weight": np.ones(N)}, "weights"),
+        ({"loss": nn.CrossEntropyLoss()}, "loss"),
+        ({"head": nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 2))}, "head"),
+        ({"settings": {"training.class_weights": {"0": 2.0}}}, "class_weights"),
+        ({"settings": {"models.parties.left.batch_norm": True}}, "BatchNorm"),
+    ],
+)
+def test_epsilon_and_a_warning_count_what_moves_the_whole_batch(given: dict[str, Any], mover: str | None):
+    plain = {f"models.parties.{name}.batch_norm": False for name in ("left", "right")}
+    noise = {"privacy.gradients": "gaussian", "privacy.gradient_strength": 8.0, "training.rounds": 1}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = vfl.fit(parties(), Y, **{**given, "settings": QUICK | noise | plain | given.get("settings", {})})
+    releases, delta, epsilon = (run.summary["privacy"]["gradients"][key] for key in ("releases", "delta", "epsilon"))
+    assert epsilon == epsilon_of(8.0 if mover is None else 8.0 / math.sqrt(32), releases, delta)
+    lines = [str(each.message) for each in told if "moves its whole batch" in str(each.message)]
+    assert len(lines) == (mover is not None)
+    assert all(mover is not None and mover in line for line in lines)
 
 
 def test_rows_of_a_data_frame_are_its_rows():

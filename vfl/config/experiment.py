@@ -430,7 +430,8 @@ class ExperimentConfig(Section):
                 "privacy.embeddings: by BatchNorm a row moves its whole batch: epsilon is that of a strength divided "
                 "by the root of training.batch_size; set models.feature.batch_norm=false"
             )
-        if self.privacy.embeddings == "gaussian" and self.training.start_from is not None:
+        noisy = "gaussian" in (self.privacy.embeddings, self.privacy.gradients)
+        if noisy and self.training.start_from is not None:
             lines.append("training.start_from: epsilon is of this training alone; rows that both saw spend the sum")
         return lines
 

@@ -21,7 +21,7 @@ from vfl.core.feature_models import (
     check_alone,
     check_embedding,
     check_trains,
-    normalises_by_batch,
+    mixes_rows,
 )
 from vfl.core.finished_party import FinishedParty
 from vfl.core.head import Head, HeadTrainer, OwnLoss
@@ -39,7 +39,7 @@ from vfl.core.parties import Parties, PartyProxy
 from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
 from vfl.core.privacy.defences import party_defence, secret_of, server_defence
-from vfl.core.privacy.epsilon import check_installed
+from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
 from vfl.core.resolution import check_sizes
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
@@ -134,6 +134,8 @@ def build_head_server(
     check_installed(config)
     check_tested(train.task, test.values)
     trainer = build_head(config, train, runtime, given)
+    if config.privacy.gradients == "gaussian":
+        tell_moved(movers(config, trainer, weighted=train.weights_N is not None))
     joint = JointModel(roster, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
     presence = train.presence(config)
@@ -187,9 +189,12 @@ def build_party(
     """
     settings, given = feature_config(config, name), given or GivenModules()
     model = build_dense_model(name, data, config, given)
-    if config.privacy.embeddings == "gaussian" and not settings.batch_norm and normalises_by_batch(model):
-        raise ConfigError(f"models: {name}'s model has BatchNorm, which epsilon must count; set its batch_norm to true")
     pair = data.train.held_rows()[:2]
+    noisy, joined = config.privacy, len(config.parties) > 1
+    counted = noisy.embeddings == "gaussian" or (noisy.gradients == "gaussian" and joined)
+    if counted and not settings.batch_norm and mixes_rows(model, data.train.take(pair).inputs):
+        what = "has BatchNorm or mixes rows otherwise, which epsilon must count"
+        raise ConfigError(f"models: {name}'s model {what}; set its batch_norm to true")
     if (name in given.models or settings.kind not in FEATURE_MODELS.built_in) and len(pair):
         inputs = data.train.take(pair).inputs
         check_alone(model, inputs)

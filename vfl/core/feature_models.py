@@ -160,7 +160,18 @@ def _described(output: object) -> str:
     return f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
 
 
-def normalises_by_batch(model: nn.Module) -> bool:
-    """Return whether a training row's embedding depends on the rows beside it, by BatchNorm."""
+def mixes_rows(model: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Return whether a training row's embedding depends on the rows beside it, by BatchNorm or otherwise.
+
+    ``inputs``: two rows, or one where there is no other.
+    """
     kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
-    return any(isinstance(layer, kinds) for layer in model.modules())
+    if any(isinstance(layer, kinds) for layer in model.modules()):
+        return True
+    trained = copy.deepcopy(model).train()
+    embeddings: list[Tensor] = []
+    for other in (-1, 0):  # beside the second row, and beside itself
+        with seeded(0, "check"), torch.no_grad():  # Dropout draws
+            embeddings.append(trained(*(tensor[[0, other]] for tensor in inputs))[0])
+    first_D, second_D = embeddings
+    return not torch.allclose(first_D, second_D, atol=SAME)

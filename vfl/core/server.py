@@ -23,7 +23,7 @@ from vfl.core.costs.schedule import Assign, Ratios, with_resolutions
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
-from vfl.core.privacy.epsilon import guarantees
+from vfl.core.privacy.epsilon import guarantees, movers
 from vfl.core.tasks import task_state
 from vfl.data.source import SERVER
 from vfl.messages.control import AskedRatios, Description, Prices, RoundStart
@@ -219,7 +219,8 @@ class HeadServer:
         finished = head | {name: each.finished_digest for name, each in described.items()}
         exchanges = self.exchanges
         rounds = len(self.clock.history)
-        promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N))
+        moved_by = movers(self.config, self.trainer, weighted=exchanges.weights_N is not None)
+        promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N), moved_by)
         totals = self.ledger.totals()
         return {
             **totals,
