@@ -51,6 +51,7 @@ def networked(config: ExperimentConfig, folder: Path, owners: Sequence[str] = ()
         values["network"] |= {
             "server": address,
             "listen": address,
+            "metrics": config.network.metrics if name == SERVER else None,  # one port is one process's
             "tls": {"ca": keys / CA, "certificate": keys / CERTIFICATE, "key": keys / KEY},
         }
         configs[name] = parse_config(values)

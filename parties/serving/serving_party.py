@@ -41,7 +41,8 @@ from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_process import check_welcome
 from vfl.parties.network.party.training_session import open_store
-from vfl.parties.network.tls.certificates import Peer
+from vfl.parties.network.tls.certificates import SERVER, Peer
+from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
@@ -324,7 +325,10 @@ def serve_party(
 
     forget_attempt(run_dir, ACTIONS)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
-    with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
+    page = TrainingPage((SERVER,))
+    page.present = dialer.present
+    shown = page.served(config.network.metrics, console.print)
+    with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, shown, dialer:
         goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye

@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from vfl.config.settings import Count, Fraction, Number, Positive, Probability, Section
 
@@ -16,6 +16,11 @@ def _with_port(address: str) -> str:
     if int(address.rpartition(":")[2]) > 65535:  # gRPC would take the rest of a division by 65536
         raise ValueError(f"{address!r} has a port above 65535")
     return address
+
+
+def _on_this_machine(value: object) -> object:
+    """Return the loopback address of a port that is named without a host."""
+    return f"127.0.0.1:{value}" if re.fullmatch("[0-9]{1,5}", str(value)) else value
 
 
 Address = Annotated[str, AfterValidator(_with_port)]
@@ -76,6 +81,9 @@ class NetworkConfig(Section):
     listen: Address = "127.0.0.1:50051"
     """The address on which the server listens; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
+    metrics: Annotated[Address, BeforeValidator(_on_this_machine)] | None = None
+    """Port, of 127.0.0.1 unless a host stands before it, at which this process answers /healthz and /metrics in
+    Prometheus' text format, without a password; null: nowhere. Needs the extra serve."""
     use_proxy: bool = False
     """Dial through the HTTP proxy that the environment names (https_proxy); otherwise proxies are ignored."""
     consent: ConsentConfig = ConsentConfig()

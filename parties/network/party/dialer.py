@@ -89,6 +89,10 @@ class Dialer:
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 
+    def present(self) -> tuple[str, ...]:
+        """Return the name of the server while it has admitted this party."""
+        return (SERVER,) if self.stream is not None else ()
+
     def refuse(self, reason: str) -> None:
         """Tell the server why this party cannot continue, and wait until it hangs up."""
         self._closing = True

@@ -5,7 +5,7 @@ this party, and under ``given`` the totals since round 0.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,6 +19,8 @@ from vfl.core.party import FeatureParty
 from vfl.data.samples import Samples
 from vfl.messages.control import RoundReport, RoundStart, SampleRange
 from vfl.messages.messages import MEASURING, Kind, Message
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_page import TrainingPage
 from vfl.runs.callbacks import JsonLines, ShowProgress
 from vfl.runs.loop import Metrics, Viewer
 from vfl.runs.run_folder import whole_rows
@@ -49,6 +51,8 @@ class PartyMonitor:
     train_samples: int
     test_samples: int
     """Number of test samples, or of samples to predict."""
+    page: TrainingPage = field(default_factory=lambda: TrainingPage((SERVER,)))
+    """The page of this process."""
 
     def __post_init__(self) -> None:
         self.rounds = self.config.training.rounds
@@ -133,6 +137,7 @@ class PartyMonitor:
         # The page HParams is the server's, as are the results; a chart of a metric that nobody tells would stay empty.
         board = TensorBoard(self.run_dir, dump_config(self.config), front_page={})
         self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
+        self.watching.append(self.page)
         for callback in self.watching:
             callback.on_start(self)
 

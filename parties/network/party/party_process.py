@@ -157,7 +157,9 @@ def run_party(
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end, dialer, closing(view):
+    view.page.present = dialer.present
+    page, noting = view.page.served(config.network.metrics, console.print), ActionLog(run_dir).noting_end()
+    with leading(workers), only_process_in(run_dir), noting as say_end, page, dialer, closing(view):
         update_config(run_dir, config)
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)

@@ -27,6 +27,7 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink, checkpoint_reference
 from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import expected_of, labels_digest
 from vfl.parties.network.transport.security import load_identity
 from vfl.predict.mode import VERTICAL
@@ -109,6 +110,7 @@ class ServerProcess:
     """The run that the training starts from, with what it keeps of it; None without one."""
 
     def __post_init__(self) -> None:
+        self.page = TrainingPage(self.config.parties)
         network, self.names = self.config.network, self.config.parties
         self.breaks = RosterChanges()
         self.offences = Offences(network.max_offences)
@@ -148,7 +150,7 @@ class ServerProcess:
             # Round 0 of a party with a digest is its own checkpoint of the run that is started from.
             server.roster.load({name: checkpoint_reference(0, kept[name]["digest"]) for name in self.names})
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
-        outcome = train(built, self.config, stage, store, [self.breaks])
+        outcome = train(built, self.config, stage, store, [self.breaks, self.page])
         if outcome.finished or outcome.signal_name:
             return outcome
         self._let_leave(hub, outcome)
@@ -282,7 +284,7 @@ def run_server(
             run = secrets.token_hex(8)
             write_run_id(run_dir, run)
         process = ServerProcess(config, run_dir, labels, runtime, start)
-        with Hub(
+        hub = Hub(
             run,
             expected_of(config, labels.digests, len(labels.test.values)),
             config.network,
@@ -292,7 +294,9 @@ def run_server(
             on_leaving=process.breaks.leave,
             on_joined=process.joined,
             machine=machine,
-        ) as hub:
+        )
+        process.page.present = hub.joined
+        with process.page.served(config.network.metrics, console.print), hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             console.print(how_to_watch(run_dir, opening(VERTICAL.front_page, labels.train.task.metric)))
             outcome = process.serve(hub, console)
