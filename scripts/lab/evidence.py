@@ -58,8 +58,8 @@ INTRODUCTION = """# What is known
 
 ## How to read a row
 
-**Difference** (or effect), in points of accuracy unless a unit is given: first minus second of two runs of one seed,
-with Student's 95 % interval over seeds (benchmarks: median of paired ratios). **Ours**, **paper**: first/second; –:
+**Difference** (or effect), in points of accuracy unless a unit is given: first minus second of two runs of one seed.
+Intervals are Student's, 95 % over seeds (benchmarks: median of paired ratios). **Ours**, **paper**: first/second; –:
 the paper prints no number. **3×4**: three seeds, four settings pooled. **Control**: that difference against a
 control, most often FedAvg with steps as long.
 
@@ -73,8 +73,8 @@ Horizontal accuracies are means of the last tenth of the evaluations. Targets ar
 accuracy, to a percent.
 
 `scripts/lab/claims/` has each claim's endpoint, direction and margin. Declared before their runs: `lvfl-prunings`, the
-frontiers (not the margin of "not higher"), `stragglers`, leakage, `members` (not its margins, nor the comparison with
-boosting), `fedmom-robust`, `fedmom-direction` and T-SFL from `dms-selection` on. The others were declared afterwards.
+frontiers (not the margin of "not higher"), `stragglers`, leakage, `members` (not its margins, nor boosting). Also
+`fedmom-robust`, `fedmom-direction` and T-SFL from `dms-selection` on. The others were declared afterwards.
 Intervals are single ones; where a row names tries, Bonferroni widens it. This page judges by {count}, all pages by
 {all}; about {false} would exclude 0 by chance if all effects were 0.
 """

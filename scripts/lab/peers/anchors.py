@@ -25,14 +25,14 @@ HOW: dict[str, tuple[str, str]] = {
     "split": (
         "NVFlare 2.9, split learning",
         """Our own learner on its Collab API; milliseconds an exchange of 64 images of 16 pixels in 16
-bits, one thread a process. light: one linear layer of 4,096 values; example: its example's layers. Its simulator and
-its services (POC) both start a process a site.""",
+bits, one thread a process. "light" is one linear layer of 4,096 values, "example" its example's layers. Its simulator
+and its services (POC) both start a process a site.""",
     ),
     "fedavg": (
         "Flower, pfl-research, fedjax: FedAvg on MNIST",
         """Rounds a second on two cores, in turn: 100 clients
-of 600 images, 10 a round, one pass in batches of 10; accuracy at the end in brackets. fedjax stands on JAX 0.4.25:
-beside a newer one it says `module 'jax' has no attribute 'tree_map'`.""",
+of 600 images, 10 a round, one pass in batches of 10. Accuracy at the end in brackets. JAX is 0.4.25 for fedjax: with
+a newer one it says `module 'jax' has no attribute 'tree_map'`.""",
     ),
     "psi": (
         "SecretFlow's PSI (spu), matching keys",

@@ -76,8 +76,8 @@ def written() -> str:
     all_anchors = anchors()
     study, verdicts = one_exchange()
     lost = [
-        f"**Bytes, where owners can learn alone**: one exchange (below) was {verdicts}. Ordinary training sends every "
-        "row in every pass"
+        "**Bytes, if owners learn alone.** Ordinary training sends every row in every pass. One exchange (below) was "
+        f"{verdicts}"
     ]
     text = TEXT
     filled = {
@@ -150,7 +150,7 @@ def one_exchange() -> tuple[list[Sequence[str]], str]:
         name = name.replace("cifar10", "CIFAR-10 quadrants")
         rows.append((f"{name}, {len(seeds)}", *shown, difference, f"{fewer:.0f} times", verdict))
         told[verdict].append(f"{name} ({fewer:.0f} times fewer)")
-    return rows, ", ".join(f"{verdict} on {' and '.join(names)}" for verdict, names in told.items())
+    return rows, "; ".join(f"{verdict} on {' and '.join(names)}" for verdict, names in told.items())
 
 
 if __name__ == "__main__":
