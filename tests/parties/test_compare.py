@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from two_tables import sections_of_branches, write_branches
 
@@ -17,6 +18,7 @@ from vfl.comparison.compare import _difference, compare_models
 from vfl.comparison.importance import column_importance
 from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.presets import table_settings
 from vfl.console import OneLineParser
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification
@@ -135,6 +137,33 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
         assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (8, 0.25))
         assert config.models.head.hidden == ((4 * wide,) if wide else (16,))
         assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
+
+
+@pytest.mark.filterwarnings("ignore")  # of rows without a counterpart, in either's words
+@pytest.mark.parametrize("shared", [70, 2100])
+@pytest.mark.parametrize(
+    "override", ["seed=0", "data.test_share=0.5", "data.train_samples=40", "data.join=left", "training.batch_size=7"]
+)
+def test_files_and_python_have_the_settings_that_fit_the_training_rows(tmp_path: Path, shared: int, override: str):
+    """Those that the owners share and that are not tested, whatever else their tables have."""
+    keys, draw = [f"k{row:04}" for row in range(2100)], np.random.default_rng(0)
+    rows = pd.DataFrame({"key": keys, "a": draw.normal(size=2100)})
+    labelled = rows.assign(label=(rows["a"] + draw.normal(size=2100) > 0).astype(int))
+    labelled.to_csv(tmp_path / "bank.csv", index=False)
+    rows[:shared].to_csv(tmp_path / "shop.csv", index=False)
+    tables = [part for owner in ("bank", "shop") for part in ("--table", f"{owner}={tmp_path / owner}.csv")]
+    by_files = _read(*tables, "--label", "label", "--key", "key", override)
+    name, _, value = override.partition("=")
+    quick = {"threads": 1, "training.steps_per_round": 1, name: yaml.safe_load(value)}
+    made = vfl.VerticalClassifier(rounds=1, random_state=0, key="key", validation_fraction=0.2, settings=quick)
+    by_python = made.fit({"bank": rows, "shop": rows[:shared]}, labelled["label"]).run_.config
+    for config in (by_files, by_python):
+        train = len(open_source(config).split().labels.train.values)
+        expected = table_settings(train, 2)["training"]
+        batch = 7 if "batch_size" in override else expected["batch_size"]
+        assert config.training.batch_size == batch <= train
+        if config is by_files:
+            assert config.training.steps_per_round == expected["steps_per_round"]
 
 
 @pytest.mark.parametrize(

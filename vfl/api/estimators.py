@@ -51,9 +51,8 @@ from vfl.api.frames_to_files import (
 )
 from vfl.base.errors import PeerLost, one_line
 from vfl.base.spelling import nearest_name
-from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.files import lay_over
-from vfl.config.presets import ROUNDS, table_settings
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.presets import ROUNDS
 from vfl.console import ShowConsole
 from vfl.runs.run_folder import write_summary
 
@@ -240,25 +239,26 @@ class _Vertical(BaseEstimator):
         from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
+        from vfl.data.tables.experiment import fitting_experiment
         from vfl.predict.start_from import start_of
         from vfl.runs.mode import Built
         from vfl.runs.run import run_experiment
         from vfl.runs.stored_run import Run
 
-        rows, again = len(labels_N), self.validation_fraction == 0
         if "training.start_from" in (self.settings or {}):
             raise ConfigError("settings: training.start_from is a fitted estimator here: fit(X, y, start_from=...)")
         if not any("duplicates" in name for name in self.settings or {}):
             refuse_repeated(owners)
+        again = self.validation_fraction == 0
         tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
-        classes = getattr(self, "classes_", ())  # none where the label is an amount
-        values = table_settings(rows - (0 if again else len(tested)), len(classes), self.rounds)
-        values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
-        values |= {"name": "python", "seed": seed, "task": self._task}
+        values: dict[str, Any] = {"name": "python", "seed": seed, "task": self._task}
+        values["data"] = {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"lightweighting": {"alpha": self.alpha, "beta": self.beta}, "checkpoint": {"every": self.rounds}}
         parties = [name for name, table in tables.items() if table["features"] != {}]
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
-        config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
+        classes = getattr(self, "classes_", ())  # none where the label is an amount
+        with _in_own_words(str(folder)):
+            config = fitting_experiment(values, {**chosen, **(self.settings or {})}, len(classes), self.rounds)
         check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
@@ -271,11 +271,8 @@ class _Vertical(BaseEstimator):
             return Built(built[0].server)
 
         lines = [*config.warnings(), *lacking(owners)]
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
-        except ValueError as error:
-            raise ConfigError(_told(error, str(folder))) from None
+        with _in_own_words(str(folder)), warnings.catch_warnings(record=True) as caught:
+            outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
         if not outcome.finished:
             rounds = outcome.summary["rounds"]
             raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
@@ -309,10 +306,8 @@ class _Vertical(BaseEstimator):
         self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
         with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
             paths = write_new(Path(folder), owners)
-            try:
+            with _in_own_words(folder):
                 prediction = predict_new_rows(self._trained, paths, absent, when)
-            except (ValueError, PeerLost) as error:
-                raise ConfigError(_told(error, folder)) from None
         found = [key[0] for key in prediction.keys[1:]]
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
@@ -453,6 +448,15 @@ def _removed_on_error(folder: Path) -> Generator[None]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _in_own_words(folder: str) -> Generator[None]:
+    """Turn errors that speak of files in ``folder`` into such of what the caller gave."""
+    try:
+        yield
+    except (ValueError, PeerLost) as error:
+        raise ConfigError(_told(error, folder)) from None
 
 
 def _told(error: Exception | Warning | str, folder: str) -> str:

@@ -31,13 +31,13 @@ from vfl.comparison.train_on_split import single_party_config, single_party_spli
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
-from vfl.config.presets import table_settings
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Regression, Task, task_of
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
+from vfl.data.tables.experiment import fitting_experiment
 from vfl.data.tables.labels import count_classes
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
@@ -116,7 +116,7 @@ def experiment_of(
     The key of an owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
     """
     proposed: dict[str, dict[str, object]] = {}
-    leader, rows, classes = next(iter(tables)), 1, 0
+    leader, classes = next(iter(tables)), 0
     given = parse_overrides(overrides)
     for owner, file in tables.items():
         columns = describe_table(file)
@@ -129,14 +129,13 @@ def experiment_of(
         if owner == leader and label not in names:
             raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
         proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
-        if owner == leader:
-            rows = columns[0].rows
-            if given.get("task") != "regression":
-                classes = next(count_classes(each.values) for each in columns if each.name == label)
-    values = table_settings(rows, classes)
-    values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
-    values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}
-    return parse_config(lay_over(values, given))
+        if owner == leader and given.get("task") != "regression":
+            classes = next(count_classes(each.values) for each in columns if each.name == label)
+    values = {
+        "name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables",
+        "data": {"dataset": {"kind": "tables"}, "tables": proposed},
+    }
+    return fitting_experiment(values, given, classes)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -41,7 +41,6 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS) -> dict[st
         hidden, width, decay = 4 * embedding, 1.0, 0.1
     rates = {each: RATE * (1 + math.cos(math.pi * (each + 0.5) / rounds)) / 2 for each in range(rounds)}
     return {
-        "data": {},
         "models": {
             "feature": {"kind": "mlp", "width": width, "embedding_size": embedding, "dropout": 0.2},
             "head": {"hidden": [hidden]},

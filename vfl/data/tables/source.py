@@ -83,6 +83,13 @@ class Tables(Source):
         parts = (self._part(owner, tables[owner], joined, train, test) for owner in self.parties)
         return Split(tuple(parts), labels)
 
+    def training_rows(self) -> int:
+        """Return the number of training samples; only keys are read. Raises ValueError as ``split``."""
+        tables = {owner: self._read_columns(owner, self.owners, {}) for owner in self.owners}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ``split`` says the same
+            return len(self._split_rows(self._join(tables), tables)[0])
+
     def held_by(self, party: str) -> PartyData:
         """Return the rows of the party's own table, whose keys are the samples; ``data.file`` takes precedence."""
         if self.data.file is not None:
@@ -306,12 +313,17 @@ class Tables(Source):
 
     def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
         """Read an owner's table with the keys of other ``owners``; ``new`` rows are read without the label."""
-        config, path = table_of(self.data.tables, owner)
-        kinds = dict(self.features(owner))
+        config, kinds = self.data.tables[owner], dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
             if config.weight is not None:
                 kinds[config.weight] = "number"
+        return self._read_columns(owner, owners, kinds, new)
+
+    def _read_columns(
+        self, owner: str, owners: Sequence[str], kinds: Mapping[str, ColumnKind], new: Path | None = None
+    ) -> Table:
+        config, path = table_of(self.data.tables, owner)
         if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
             raise TableError(f"data.tables.{owner}.not_missing: {path} has no column {unknown[0]!r}")
         path, keys = new or path, keys_of(config, owners)
