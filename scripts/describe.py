@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     with console.status(f"reading {arguments.file}") as status:
         progress = lambda rows: status.update(f"{rows:,} rows read")  # noqa: E731 - of two readings
         summaries, missing = describe_with_missing(arguments.file, progress)
-    if line := doubtful_header(arguments.file, summaries):
+    if line := doubtful_header(arguments.file, summaries, (arguments.label,)):
         warnings.warn(line, stacklevel=1)
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")

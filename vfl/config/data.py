@@ -21,7 +21,8 @@ OF_TABLES = ("tables", "join", "test_share", "test_file", "group", "validation_s
 
 
 def _as_written(value: object) -> object:
-    return str(value) if type(value) in (int, float) else value
+    # YAML reads yes and no as booleans: which class they mean, the classes say.
+    return str(value).lower() if type(value) in (int, float, bool) else value
 
 
 class DatasetConfig(Section):

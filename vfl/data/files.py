@@ -28,6 +28,7 @@ from torch import Tensor
 
 from vfl.base.errors import ConfigError
 from vfl.data.samples import Samples, check_ids, check_labels, check_present, ids_digest
+from vfl.data.tables.canonical import spell
 from vfl.runs.atomic import Fingerprint
 from vfl.runs.checkpoint import State
 from vfl.runs.tensor_file import write_tensors
@@ -131,9 +132,10 @@ def in_classes(held: H, task: State) -> H:
     names = tuple(cast(Sequence[str], task["names"]))
     if held.classes == names:
         return held
-    if other := [name for name in held.classes if name not in names]:
+    places = {spell(name): place for place, name in enumerate(names)}
+    if other := [name for name in held.classes if spell(name) not in places]:
         raise ConfigError(f"training.start_from: class {other[0]!r} is none of the run's: {', '.join(names)}")
-    index = torch.tensor([names.index(name) for name in held.classes])
+    index = torch.tensor([places[spell(name)] for name in held.classes])
     labels = {split: getattr(held, split) for split in ("train", "test") if hasattr(held, split)}
     return replace(held, classes=names, **{k: replace(each, values=index[each.values]) for k, each in labels.items()})
 

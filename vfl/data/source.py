@@ -285,6 +285,12 @@ def split_samples(source: Source, kept: Mapping[str, State] = MappingProxyType({
     return split
 
 
+def load_all_names(source: Source, states: Mapping[str, State]) -> None:
+    """Let a source read columns as the run did that has these states, by owner, and propose nothing anew."""
+    for name in states.keys() & set(source.parties):
+        source.load_names(name, states[name].get("raw", {"names": {}})["names"])
+
+
 def prepare_party(source: Source, data: PartyData, kept: State | None = None) -> Prepared:
     """Return a party's samples, prepared for its model; ``kept`` is its state of a run, as which it prepares them.
 

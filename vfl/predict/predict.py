@@ -28,8 +28,7 @@ from vfl.core.tasks import Task, task_state
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
-from vfl.data.source import SERVER, NewSamples, far_cells, prepare_samples
-from vfl.data.split import split_data
+from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
 from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
@@ -191,7 +190,9 @@ def _take_test(trained: LocalFederation) -> JointModel:
     data = config.data.model_copy(update={"validation_share": 0.0})
     kept = {party.name: {"raw": party.data.raw} for party in trained.parties}
     kept |= {SERVER: {"task": task_state(trained.joint.task)}}
-    split = split_data(config.model_copy(update={"data": data}), kept)
+    source = open_source(config.model_copy(update={"data": data}))
+    load_all_names(source, kept)
+    split = split_samples(source, kept)
     test, parts = split.labels.test, tuple(part.test for part in split.parties)
     joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
     return replace(joint, samples=test)

@@ -15,7 +15,7 @@ from vfl.core.server import OWNER as SERVER
 from vfl.core.tasks import Task, restored_task
 from vfl.data.files import Labels
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, open_source, prepare_party, split_samples, stand_in
+from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party, split_samples, stand_in
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.runtime import start_runtime
@@ -67,7 +67,9 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     own, sections = whole_states(run, done)
     config = config or own
     start = None if config.training.start_from is None else Start(sections, fresh=False)
-    built = build_in_process(config, start_runtime(config), start=start)
+    source = open_source(config)
+    load_all_names(source, sections)
+    built = build_in_process(config, start_runtime(config), source=source, start=start)
     built.server.load_state_dict(sections)
     for party in built.parties:
         party.model.eval()
@@ -116,6 +118,7 @@ def _own_data(
     Raises ValueError for changed data.
     """
     kept: Mapping[str, State] = {} if config.training.start_from is None else sections
+    load_all_names(source, sections)
     split = split_samples(source, kept)
     held = {data.party: prepare_party(source, data, kept.get(data.party)) for data in split.parties}
     labels = training_labels(split.labels, config, kept.get(SERVER))

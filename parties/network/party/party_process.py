@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,12 @@ from rich.console import Console
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import TrainingLabels, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol
-from vfl.core.party import FeatureParty
+from vfl.core.party import SECTION, FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
 from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, far_cells, open_source, prepare_party
+from vfl.data.source import Prepared, Source, far_cells, load_all_names, open_source, prepare_party
 from vfl.messages.control import ColumnImportance
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import NAME as ACTIONS
@@ -141,7 +141,7 @@ def run_party(
     config = with_threads_of_run(run_dir, config)
     check_run(run_dir, config, resume=True)
     start = partial(party_start, config, name, run_dir)
-    holding = load_holding(config, name, samples, start())
+    holding = load_holding(config, name, samples, start(), _last_state(run_dir, config))
     restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
@@ -230,14 +230,19 @@ def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -
 
 
 def load_holding(
-    config: ExperimentConfig, name: str, samples: Path | None = None, kept: State | None = None
+    config: ExperimentConfig,
+    name: str,
+    samples: Path | None = None,
+    kept: State | None = None,
+    last: State | None = None,
 ) -> Holding:
     """Read only the party's data; ``samples`` are predicted in place of the test samples.
 
-    ``kept`` is its state of the run whose preparation, classes and scale of values are kept. Raises ValueError for
-    files that cannot be used.
+    ``kept`` is its state of the run whose preparation, classes and scale of values are kept; ``last`` that of the run
+    itself, if it has one. Raises ValueError for files that cannot be used.
     """
     source = open_source(config)
+    load_all_names(source, {name: last} if last else {})
     if kept is not None:
         source.keep_names(name, kept["raw"]["names"])
     data = source.held_by(name)
@@ -253,6 +258,13 @@ def load_holding(
         labels = training_labels(in_classes(shared, protocol["task"]) if protocol else shared, config, protocol)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
     return Holding(prepare_party(source, data, kept), source, wanted, labels, digests, wanted_row)
+
+
+def _last_state(run_dir: Path, config: ExperimentConfig) -> State | None:
+    store = open_store(run_dir, config.checkpoint.keep)
+    with suppress(ValueError):  # of a damaged checkpoint: restoring says so, or takes an older one
+        return store.load(store.rounds()[-1])[SECTION] if store.rounds() else None
+    return None
 
 
 def _wanted(source: Source, path: Path, name: str, train: Samples) -> tuple[Samples, Callable[[int], str]]:

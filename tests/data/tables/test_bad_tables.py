@@ -414,3 +414,11 @@ def test_a_file_without_a_header_is_noticed(tmp_path: Path, header: str, told: b
     path.write_text(header + "\n" + "\n".join(f"{row % 9},{row / 4},{['red', 'blue'][row % 2]}" for row in range(40)))
     assert bool(doubtful_header(path, describe_table(path))) == told
     assert any("header" in line for line in propose_features(path, [])[1]) == told
+
+
+def test_a_label_called_as_one_of_its_classes_is_no_lost_header(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,left\n" + "\n".join(f"{row / 4},{['left', 'stayed'][row % 2]}" for row in range(40)))
+    assert doubtful_header(path, describe_table(path))
+    assert doubtful_header(path, describe_table(path), ("left",)) == ""
+    assert propose_features(path, ["left"])[1] == []

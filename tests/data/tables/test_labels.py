@@ -52,6 +52,7 @@ def test_classes_are_in_the_order_of_their_numbers_or_names(tmp_path: Path, spel
         (["+1", "1", "-1"], ("-1", "1"), r"'1' and '\+1' are one number"),
         (["Yes", "yes", "No"], ("No", "Yes", "yes"), "'Yes' and 'yes' are different classes; write them alike"),
         (["a  b", "a b", "c"], ("a  b", "a b", "c"), "'a  b' and 'a b' are different classes"),
+        (["True", "true", "no"], ("no", "True"), "'True' and 'true' are one value and so one class"),
         (["007", "7", "8"], ("7", "007", "8"), "'7' and '007' are different classes"),
     ],
 )

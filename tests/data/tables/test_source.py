@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -315,3 +316,22 @@ def test_what_is_prepared_depends_on_training_rows_alone(numbers, codes):
     restored = TablePreparation(Samples(torch.arange(1), torch.zeros(1, 1).double(), more=(torch.zeros(1, 1).long(),)))
     restored.load_state_dict(preparation.state_dict())
     assert torch.equal(restored.apply(samples).features, found)
+
+
+def test_the_columns_of_a_run_are_judged_once(tmp_path):
+    """Its training names the columns that it leaves out or finds constant; what is asked of it later does not."""
+    rows = [(f"k{row}", row % 9, 1, f"2020-01-{row % 28 + 1:02}", row % 2) for row in range(40)]
+    write(tmp_path / "bank.csv", ("k", "a", "same", "day", "y"), rows)
+    tables = {"bank": {"file": str(tmp_path / "bank.csv"), "key": "k", "label": "y"}}
+    values = {"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}}
+    values |= {"training": {"rounds": 1, "batch_size": 16, "labels": "server"}}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_experiment(parse_config(values), tmp_path / "run", resume=False, console=Console(quiet=True))
+    assert {name for name in ("same", "day") if any(repr(name) in str(each.message) for each in caught)} == {
+        "same",
+        "day",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict_in_process(Run(tmp_path / "run"), None, (), "refuse")

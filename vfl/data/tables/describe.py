@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ import numpy as np
 from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
+from vfl.data.tables.canonical import spell
 from vfl.data.tables.cells import Block, Kept, TableError, is_number, open_blocks
 from vfl.data.tables.columns import WRITTEN, as_text
 
@@ -85,7 +86,7 @@ class ColumnSummary:
         self.missing += cells.null_count
         if len(self.values) <= MOST_VALUES:
             new = as_text(pc.unique(cells)).drop_null().to_pylist()
-            self.values.update(new[: MOST_VALUES + 1])  # one more than is counted tells "over"
+            self.values.update(map(spell, new[: MOST_VALUES + 1]))  # one more than is counted tells "over"
         if others.true_count:
             self._note_text(block, cells, others)
         finite = amounts[np.isfinite(amounts)]
@@ -219,13 +220,13 @@ def describe_with_missing(
     return (describe_table(path, None, progress, words) if words else summaries), words
 
 
-def doubtful_header(path: Path, summaries: Sequence[ColumnSummary]) -> str:
+def doubtful_header(path: Path, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
     """Return a line about names that look like a row of values, as a file has without a header; "" if none does.
 
     Such are a fraction that names a column of numbers, and a text that is one of its column's own. Whole numbers may
-    be names: places and years.
+    be names: places and years. Columns ``named`` by the user have these names.
     """
-    for each in summaries:
+    for each in (each for each in summaries if each.name not in named):
         fraction = is_number(each.name) and not each.name.isdigit()
         if fraction if each.mostly_numbers else each.name in each.values:
             return f"{path}: {each.name!r}, a name in its header, looks like a value; does the file have a header?"
@@ -244,7 +245,7 @@ def propose_features(
         for name, (kind, warning) in proposals.items()
         if warning
     ]
-    lines += [line] if (line := doubtful_header(path, summaries)) else []
+    lines += [line] if (line := doubtful_header(path, summaries, left_out)) else []
     if all(kind == "ignore" for kind in kinds.values()):
         why = "; ".join(f"{name!r} {warning}" for name, (_, warning) in [*proposals.items()][:SHOWN])
         fix = "name some in features ({} at an owner of labels alone)"

@@ -4,6 +4,7 @@
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from vfl.base.errors import ConfigError
 from vfl.base.spelling import nearest_name
+from vfl.data.tables.canonical import spell
 from vfl.data.tables.cells import TableError, is_number, why_missing
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
@@ -23,6 +25,8 @@ MOST_AMOUNTS = 100
 """Largest number of numeric classes, unless ``task: classification`` is given; with more the label is an amount."""
 ROWS_PER_VALUE = 5
 """Rows of each class per distinct value from which a feature that tells the class is not due to chance."""
+YAML_WORDS = {**dict.fromkeys(("yes", "on"), "true"), **dict.fromkeys(("no", "off"), "false")}
+"""Words that YAML reads as booleans, so that a class of this name arrives as true or false."""
 CODE = re.compile(r"[+-]?0\d")
 """Beginning of a number that is a code: 00123 and 123 may be two."""
 FEW_CLASSES, FEW_ROWS = 10, 3
@@ -101,9 +105,14 @@ def positive_last(
         return classes
     if len(classes) != 2:
         raise ConfigError(f"{field}: is for two classes, and there are {len(classes)}; leave it out")
-    if positive not in classes:
+    meant = [name for name in classes if name == positive] or [name for name in classes if _is_one(name, positive)]
+    if len(meant) != 1:
         raise ConfigError(f"{field}: no class is called {positive!r}{nearest_name(positive, classes)}")
-    return (*(name for name in classes if name != positive), positive)
+    return (*(name for name in classes if name != meant[0]), meant[0])
+
+
+def _is_one(name: str, positive: str) -> bool:
+    return spell(positive) in (spell(name), YAML_WORDS.get(name.lower()))
 
 
 def count_classes(names: Collection[str]) -> int:
@@ -113,11 +122,16 @@ def count_classes(names: Collection[str]) -> int:
 
 
 def _spelt(where: str, names: Sequence[str]) -> Mapping[str, str]:
-    """Return the class of every name, in the classes' order; numbers are compared as numbers, spellings are told."""
+    """Return the class of every name, in the classes' order; numbers and booleans are compared as such."""
     numbers = {name: _number(name) for name in names}
     if None in numbers.values():
-        tell_alike(where, sorted(names))
-        return {name: name for name in sorted(names)}
+        ordered = sorted(names, key=lambda name: (spell(name), name))
+        first = {spell(name): name for name in reversed(ordered)}
+        counts = Counter(map(spell, ordered))
+        alike = [name for name in ordered if counts[spell(name)] > 1]
+        tell_alike(where, alike, "are one value and so one class, {!r}")
+        tell_alike(where, [*first.values()][::-1])
+        return {name: first[spell(name)] for name in ordered}
     ordered = sorted(names, key=lambda name: (numbers[name], len(name), name))
     if any(map(CODE.match, names)):
         tell_alike(where, ordered)

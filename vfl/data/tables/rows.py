@@ -4,7 +4,7 @@ Shapes: N samples, F numbers, K columns of categories.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,16 @@ MISSING = -1
 
 
 def raw_samples(
-    table: Table, chosen: Sequence[tuple[Rows, Tensor]], numbers: Sequence[str], categories: Sequence[str]
+    table: Table,
+    chosen: Sequence[tuple[Rows, Tensor]],
+    numbers: Sequence[str],
+    categories: Sequence[str],
+    spelling: Callable[[str], str],
 ) -> list[Samples]:
     """Return samples of some rows and their ids, for each of ``chosen``: float64 [N, F] and int64 [N, K].
 
-    Columns are in the order given, and are taken out of the table: no more than one is in memory twice. Row -1 is a
-    missing one.
+    A category is the hash of its ``spelling``. Columns are in the order given, and are taken out of the table: no more
+    than one is in memory twice. Row -1 is a missing one.
     """
     # Each column in one piece of memory: preparations go through columns.
     values = [torch.empty(len(numbers), len(rows), dtype=torch.float64).T for rows, _ in chosen]
@@ -40,7 +44,7 @@ def raw_samples(
     for place, name in enumerate(categories):
         column = table.columns.pop(name)
         assert isinstance(column, Categories)
-        hash_of = np.append(text_hashes(column.names), MISSING)  # the last one is for code -1
+        hash_of = np.append(text_hashes(map(spelling, column.names)), MISSING)  # the last one is for code -1
         for (rows, _), hashes_NK in zip(chosen, hashes, strict=True):
             hashes_NK.numpy()[:, place] = hash_of[column.codes[rows]]
     return [

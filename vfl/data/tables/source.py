@@ -26,6 +26,7 @@ from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
+from vfl.data.tables.canonical import as_written, spell
 from vfl.data.tables.cells import TableError, column_names, of_owner
 from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
@@ -52,6 +53,7 @@ class Tables(Source):
         self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
         self._kept = set[str]()
         """Owners whose columns are those of an earlier run, which has judged them."""
+        self._spelling = spell
         self._parties = table_owners(data.tables)
 
     @property
@@ -137,19 +139,21 @@ class Tables(Source):
         config = self.data.tables[party]
         if self.data.file is not None and None in (config.features, config.file, config.key):
             return {}
-        return {"columns": list(self.features(party)), "kinds": list(self.features(party).values())}
+        spelling = {"spelling": "one"} if self._spelling is spell else {}
+        return {"columns": list(self.features(party)), "kinds": list(self.features(party).values()), **spelling}
 
     def load_names(self, party: str, names: State) -> None:
-        """Restore the kinds of the owner's columns."""
+        """Restore the kinds of the owner's columns, and the spelling that the run knows categories by."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
+            self._spelling = spell if "spelling" in names else as_written
+            self._kept.add(party)
 
     def keep_names(self, party: str, names: State) -> None:
         """Read the owner's columns as the run did that has these ``names``. Raises TableError for another feature."""
         self.load_names(party, names)
         if not names or self.data.file is not None:
             return
-        self._kept.add(party)
         config, path = table_of(self.data.tables, party)
         kept, beside = self._kinds[party], self._beside(config)
         own = config.features
@@ -194,7 +198,9 @@ class Tables(Source):
         ids = joined.ids
         away = _no_features(ids)
         parts = {
-            o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o))[0] for o in owners if o in self.parties
+            o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o), self._spelling)[0]
+            for o in owners
+            if o in self.parties
         }
         key = key_of(self.data.tables[first])
         assert joined.keys is not None
@@ -252,7 +258,7 @@ class Tables(Source):
         joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
         rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
         away = _no_features(ids)
-        (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner))
+        (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner), self._spelling)
         held = {owner: rows >= 0, **joined.others}
         # The server shows keys where other owners lack rows; an owner needs its own in messages to itself.
         keyed = bool(joined.others) or owner != label_owner(self.data.tables)
@@ -380,7 +386,7 @@ class Tables(Source):
             (cells,) = key_cells(keys.take(pa.array(rows[test][row : row + 1])))
             return f"key {' '.join(cells)}"
 
-        raw_train, raw_test = raw_samples(table, chosen, numbers, categories)
+        raw_train, raw_test = raw_samples(table, chosen, numbers, categories, self._spelling)
         return PartyData(owner, raw_train, raw_test, test_row)
 
     def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:
