@@ -239,7 +239,7 @@ class _Vertical(BaseEstimator):
         from vfl.base.metrics import worse_than_constant
         from vfl.core.build import GivenModules
         from vfl.core.local import build_in_process
-        from vfl.data.tables.experiment import fitting_experiment
+        from vfl.data.tables.fitting import fitting_experiment
         from vfl.predict.start_from import start_of
         from vfl.runs.mode import Built
         from vfl.runs.run import run_experiment

@@ -37,7 +37,7 @@ from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
-from vfl.data.tables.experiment import fitting_experiment
+from vfl.data.tables.fitting import fitting_experiment
 from vfl.data.tables.labels import count_classes
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
