@@ -3,10 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
-from vfl.base.macs import count_macs, count_parameters
+from vfl.base.macs import count_macs, count_parameters, measure_macs
 
 
 @given(
@@ -107,11 +108,11 @@ class Packed(nn.Module):
         return self.lstm(pack_padded_sequence(sequences, [sequences.shape[1]], batch_first=True))
 
 
-def test_refuses_what_it_would_count_wrongly():
-    with pytest.raises(ValueError, match="MultiheadAttention"):
-        count_macs(nn.MultiheadAttention(2, 1), torch.zeros(1, 4, 2))
-    with pytest.raises(ValueError, match="packed sequence"):
-        count_macs(Packed(), torch.zeros(1, 4, 2))
+def test_a_packed_sequence_costs_its_own_steps_alone():
+    assert count_macs(Packed(), torch.zeros(1, 4, 2)) == 4 * 4 * 3 * (2 + 3)
+
+
+def test_refuses_an_empty_batch():
     with pytest.raises(ValueError, match="at least one sample"):
         count_macs(nn.Linear(2, 3), torch.zeros(0, 2))
 
@@ -120,3 +121,87 @@ def test_frozen_and_shared_parameters_count_once_buffers_never():
     layer = nn.Linear(3, 3)
     layer.bias.requires_grad_(False)
     assert count_parameters(nn.Sequential(layer, layer, nn.BatchNorm1d(3))) == 12 + 6
+
+
+def attention(steps: int, width: int, keys: int | None = None) -> int:
+    """Four projections, scores and mixture."""
+    keys = steps if keys is None else keys
+    return 2 * steps * width**2 + 2 * keys * width**2 + 2 * steps * keys * width
+
+
+class Attending(nn.Module):
+    def __init__(self, *, need_weights: bool, **options):
+        super().__init__()
+        self.attention, self.need_weights = nn.MultiheadAttention(8, 2, **options), need_weights
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=self.need_weights)[0]
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 8, "vdim": 8}])
+def test_attention_costs_its_projections_scores_and_mixture_in_every_mode(need_weights, options):
+    model, tokens = Attending(need_weights=need_weights, batch_first=True, **options), torch.randn(3, 5, 8)
+    for frozen in (False, True):  # in evaluation mode PyTorch would take its fused kernel
+        model.eval().requires_grad_(not frozen)
+        before = model(tokens)
+        assert count_macs(model, tokens) == attention(5, 8)
+        assert torch.equal(before, model(tokens))
+
+
+def test_a_transformer_encoder_costs_its_attention_and_its_perceptrons():
+    layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval().requires_grad_(False)
+    assert count_macs(encoder, torch.randn(2, 5, 8)) == 3 * (attention(5, 8) + 2 * 5 * 8 * 16)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (lambda: nn.ConvTranspose1d(4, 6, 3, stride=2), (4, 7), 4 * 7 * 6 * 3),
+        (lambda: nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 5, 5), 4 * 25 * 3 * 9),
+        (lambda: nn.utils.weight_norm(nn.Linear(4, 6)), (4,), 24),
+        (lambda: nn.utils.spectral_norm(nn.Linear(4, 6)), (4,), 24),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), (4,), 24),
+        (lambda: prune.l1_unstructured(nn.Linear(4, 6), "weight", 0.5), (4,), 24),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_layers_of_every_kind_cost_their_closed_form(layer, shape, expected):
+    assert count_macs(layer(), torch.randn(2, *shape)) == expected
+
+
+@pytest.mark.parametrize("compile_it", [lambda m: torch.compile(m, backend="eager"), lambda m: m.compile() or m])
+def test_a_compiled_model_costs_what_it_costs_uncompiled(compile_it):
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    for model in (compile_it(inner), nn.Sequential(compile_it(inner))):
+        assert count_macs(model, torch.randn(2, 4)) == 42
+
+
+@torch.library.custom_op("vfl_test::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+class Foreign(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return doubled(self.layer(x))
+
+
+def test_what_nobody_can_count_is_named_and_the_rest_is_counted():
+    measured = measure_macs(Foreign(), torch.randn(1, 3))
+    assert measured.layers == {"layer": 6}
+    assert measured.uncounted == {"vfl_test.doubled"}
+
+
+def test_matrix_products_outside_of_layers_count():
+    class Mixed(nn.Module):
+        def forward(self, x):
+            return torch.einsum("bij,bkj->bik", x, x) @ x
+
+    assert count_macs(Mixed(), torch.randn(2, 5, 3)) == 2 * 5 * 5 * 3

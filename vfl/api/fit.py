@@ -9,7 +9,6 @@ Shapes: N samples, B batch, D an embedding's width, P the width of all embedding
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
 
-import copy
 import shutil
 import tempfile
 import warnings
@@ -27,6 +26,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of
+from vfl.base.modules import copy_model
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -139,7 +139,7 @@ def fit(
     training that a signal has ended.
     """
     own = _rows_by_party(parties, y)
-    models = {party.name: copy.deepcopy(party.model) for party in parties}
+    models = {party.name: copy_model(party.model) for party in parties}
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, {**named_loss(loss, settings), **(settings or {})})
     for line in config.warnings():
@@ -149,7 +149,7 @@ def fit(
         raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
     weights = None if sample_weight is None else torch.from_numpy(weights_of(sample_weight, len(labels_N)))
     split = _split(own, labels_N, weights, classes, test, config.seed)
-    given = GivenModules(models, copy.deepcopy(head), optimizer, own_loss)
+    given = GivenModules(models, copy_model(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
     build = partial(_build, split, given, built)
@@ -159,7 +159,7 @@ def fit(
     if not outcome.finished:
         raise outcome.interruption(folder)
     trainer = built[0].server.trainer
-    run = ObjectsRun(folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
+    run = ObjectsRun(folder, built[0], copy_model(trainer.head).eval(), trainer.task)
     if run_dir is None:
         weakref.finalize(run, shutil.rmtree, folder.parent, ignore_errors=True)
     return run

@@ -6,7 +6,6 @@ Shapes: B samples, any model [B, ...] -> [B, D].
 # pyright: reportMissingTypeStubs=false
 # torch.onnx is partly untyped, onnxruntime ships no stubs.
 
-import copy
 import logging
 import warnings
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vfl.base.modules import copy_model, without_compilation
 from vfl.config import ConfigError
 from vfl.models.small_map import SmallMapConv2d
 
@@ -78,7 +78,7 @@ def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name
 
 def plain_model(model: nn.Module) -> nn.Module:
     """Return a copy in which convolutions on small maps are ordinary ones, which every runtime supports."""
-    plain = copy.deepcopy(model)
+    plain = without_compilation(copy_model(model))
     for name, module in list(plain.named_modules()):
         if isinstance(module, SmallMapConv2d):
             plain.set_submodule(name, _as_conv2d(module))

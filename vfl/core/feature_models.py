@@ -2,7 +2,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # torch's own signatures are partly untyped.
 
-import copy
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.errors import one_line, with_type
+from vfl.base.modules import copy_model
 from vfl.base.random import seeded
 from vfl.compression.pruning import StructuredPruner
 from vfl.config.components import FEATURE_MODELS
@@ -68,7 +68,7 @@ def check_alone(model: nn.Module, inputs: Sequence[Tensor]) -> None:
 
 def check_trains(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     """Raise ValueError if training would change none, or not all, of the parameters that the embedding depends on."""
-    trained = copy.deepcopy(model).train()
+    trained = copy_model(model).train()
     with seeded(0, "check"):  # Dropout draws
         output = _step(model, "training", lambda: cast(object, trained(*inputs)))
     name, expected = type(model).__name__, check_embedding(model, inputs)
@@ -116,7 +116,7 @@ def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) ->
 
 def _pruned_and_moved(model: nn.Module, inputs: Sequence[Tensor], width: int) -> nn.Module:
     """Train and prune a copy in turns, load its state into another copy, as a resumed party does, and return that."""
-    trained, moved = copy.deepcopy(model).train(), copy.deepcopy(model)
+    trained, moved = copy_model(model).train(), copy_model(model)
     optimizer = build_optimizer(trained, OptimizerConfig())
     pruner = StructuredPruner(trained, inputs)
     for alpha in CHECKED_RATIOS:

@@ -8,7 +8,6 @@ Running statistics lag behind the weights, and a pruning makes them wrong at onc
 Statistics never travel; they are stored beside the training's in each party's checkpoint.
 """
 
-import copy
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 from vfl.base.digest import weights_digest
 from vfl.base.errors import ConfigError, one_line
 from vfl.base.macs import count_macs
+from vfl.base.modules import copy_model
+from vfl.compression.party_pruner import PartyPruner
 from vfl.compression.refit import Refit
-from vfl.compression.unprunable import Pruner
 from vfl.config import ExperimentConfig
 from vfl.core.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
 from vfl.core.row_by_row import RowByRow, each_alone
@@ -63,7 +63,7 @@ class EvaluatedModels:
     """The party's prepared training samples."""
     config: ExperimentConfig
     runtime: Runtime
-    pruner: Pruner | None = field(default=None, init=False)
+    pruner: PartyPruner | None = field(default=None, init=False)
     """The pruner of the model; None of a party that does not train, which is asked for no pruned model."""
     macs: int = field(default=0, init=False)
     """Multiply-accumulates of evaluation since round 0, including the estimates of statistics that it used."""
@@ -140,7 +140,7 @@ class EvaluatedModels:
 
     def finished_copy(self) -> nn.Module:
         """Return the finished model as a separate model, in evaluation mode."""
-        model = copy.deepcopy(self.model).eval()
+        model = copy_model(self.model).eval()
         model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
         return model
 
@@ -184,7 +184,7 @@ class EvaluatedModels:
 
     def _prune_copy(self, alpha: float) -> nn.Module:
         # Together, so that the copied pruner prunes the copied model and not the party's.
-        model, pruner = copy.deepcopy((self.model, self.pruner))
+        model, pruner = copy_model((self.model, self.pruner))
         assert pruner is not None, "only a training tests a pruning"
         refit = self.refit(model)
         if pruner.prune_to(alpha, refit=refit) and refit is not None:

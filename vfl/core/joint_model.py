@@ -6,7 +6,6 @@ the parties are: `open_federation` in this process, `open_parties` behind the st
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vfl.base.errors import Diverged
+from vfl.base.modules import copy_model
 from vfl.config import ExperimentConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.head import Head
@@ -174,7 +174,7 @@ class JointModel:
         def probes(rows: int) -> list[Tensor]:
             return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(device)]
 
-        return RowByRow(copy.deepcopy(self.head.head), self.head.runtime.forward, probes)
+        return RowByRow(copy_model(self.head.head), self.head.runtime.forward, probes)
 
     def _decode(self, party: PartyProxy, mask: RowMask, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""

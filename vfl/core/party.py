@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.digest import check_same_data, weights_digest
-from vfl.base.macs import count_macs, count_parameters
+from vfl.base.macs import count_macs, count_parameters, measure_macs
+from vfl.compression.party_pruner import PartyPruner
 from vfl.compression.pruning import psi
-from vfl.compression.unprunable import build_pruner
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
 from vfl.core.augmentation import build_views
@@ -77,10 +77,15 @@ class FeatureParty(FinishedParty):
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
-        planned = largest(schedule_of(ratios.alpha, name))
-        shrunk = optimizer if largest(ratios.most_alpha(name)) > 0 else None
-        self.pruner = build_pruner(self.model, self.example, ratios.pruning, planned, shrunk)
-        self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
+        self.pruner = PartyPruner(name, self.model, self.example, ratios.pruning)
+        if largest(ratios.most_alpha(name)) > 0:
+            self.pruner.prepare(largest(schedule_of(ratios.alpha, name)), optimizer)
+        counted = measure_macs(self.model, *self.example)
+        if counted.uncounted:
+            warnings.warn(
+                f"{name}: multiply-accumulates of {', '.join(sorted(counted.uncounted))} are not counted", stacklevel=2
+            )
+        self.unpruned_macs = self.macs = counted.layers.total()
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)

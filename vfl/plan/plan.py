@@ -1,6 +1,5 @@
 """Tables of the costs and savings of alpha and beta for each party, before training."""
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from rich.table import Table
 from vfl.base.amounts import amount, duration
 from vfl.base.costs import savings
 from vfl.base.macs import count_macs
+from vfl.base.modules import copy_model
 from vfl.compression.refit import RefitCount
 from vfl.config.devices import DeviceConfig
 from vfl.config.schedules import schedule_of, value_at
@@ -81,7 +81,7 @@ def planned_refits(party: FeatureParty) -> dict[int, int]:
     if not ratios.pruning.refit:
         return refits
     # In one call, so that the pruner's model is the copy.
-    model, pruner = copy.deepcopy((party.model, party.pruner))
+    model, pruner = copy_model((party.model, party.pruner))
     held_N = party.data.train.held_rows()
     one, rows = party.data.train.take(held_N[:1]), min(REFIT_SAMPLES, len(held_N))
     for round_index in range(party.config.training.rounds):

@@ -1,6 +1,5 @@
 """Find the precision, memory layout and rounding of widths that train an experiment fastest on this machine."""
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from vfl.base.macs import count_macs
+from vfl.base.modules import copy_model
 from vfl.compression.pruning import StructuredPruner
 from vfl.config import ExperimentConfig, OptimizerConfig
 from vfl.config.schedules import largest, schedule_of, value_at
@@ -152,7 +152,7 @@ def _step(party: FeatureParty, form: Form) -> PartyStep:
     inputs = tuple(tensor[rows_B] for tensor in party.train.inputs)
     width = feature_config(party.config, party.name).embedding_size
     gradient_BD = torch.full((len(rows_B), width), 1 / len(rows_B))
-    return PartyStep(copy.deepcopy(party.model), inputs, gradient_BD, runtime)
+    return PartyStep(copy_model(party.model), inputs, gradient_BD, runtime)
 
 
 def _race(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:

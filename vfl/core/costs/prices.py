@@ -3,7 +3,6 @@
 Shapes: B batch, D embedding width.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.macs import count_macs, count_parameters
-from vfl.compression.unprunable import Pruner
+from vfl.base.modules import copy_model
+from vfl.compression.party_pruner import PartyPruner
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.core.compressors import gradient_compressor
@@ -58,7 +58,7 @@ def build_forecast(
 
 def model_costs(
     model: nn.Module,
-    pruner: Pruner,
+    pruner: PartyPruner,
     example: tuple[Tensor, ...],
     smaller: Sequence[tuple[Tensor, ...]],
     alphas: Sequence[float],
@@ -67,13 +67,14 @@ def model_costs(
 
     ``example`` is a batch of one sample, ``smaller`` the same at each resolution asked about.
     """
+    prunable = any(alphas) and pruner.can_prune()
     # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model is
     # the copy.
-    model, pruner = copy.deepcopy((model, pruner))
+    model, pruner = copy_model((model, pruner))
     macs: list[list[int]] = []
     parameters: list[int] = []
     for alpha in alphas:
-        if pruner.original_widths:
+        if prunable:
             pruner.prune_to(alpha)
         macs.append([count_macs(model, *each) for each in (example, *smaller)])
         parameters.append(count_parameters(model))

@@ -1,0 +1,130 @@
+"""Models that users bring: each kind trains unpruned, and a training that prunes nothing examines none."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from shorthand import links_of
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+from vfl.base.macs import count_macs
+from vfl.compression.party_pruner import PartyPruner
+from vfl.config.components import FEATURE_MODELS
+
+TOKENS, WIDTH = 16, 16
+"""An image of 256 values, cut into tokens."""
+
+
+class Keeping(nn.Module):
+    """Keeps what it computed, in a list too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.embedding = nn.Linear(256, 8), nn.Linear(8, 4)
+        self.last: Tensor | None = None
+        self.all: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.last = self.hidden(images.flatten(1)).relu()
+        self.all = [self.last, self.last * 2]
+        return self.embedding(self.last)
+
+
+class Attending(nn.Module):
+    def __init__(self, *, need_weights: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.need_weights, self.embedding = need_weights, nn.Linear(WIDTH, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = images.reshape(len(images), TOKENS, WIDTH)
+        return self.embedding(self.attention(tokens, tokens, tokens, need_weights=self.need_weights)[0].mean(1))
+
+
+def perceptron(change: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), change(nn.Linear(256, 8)), nn.ReLU(), nn.Linear(8, 4))
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 24, dropout=0.1, batch_first=True)
+    blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(nn.Flatten(), nn.Unflatten(1, (TOKENS, WIDTH)), blocks, nn.Flatten(), nn.Linear(256, 4))
+
+
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "compiled": lambda: torch.compile(perceptron(nn.Identity()), backend="eager"),
+    "compiled_part": lambda: perceptron(lambda layer: torch.compile(layer, backend="eager")),
+    "keeping": Keeping,
+    "weight_norm": lambda: perceptron(nn.utils.weight_norm),
+    "weight_norm_of_today": lambda: perceptron(nn.utils.parametrizations.weight_norm),
+    "spectral_norm": lambda: perceptron(nn.utils.spectral_norm),
+    "spectral_norm_of_today": lambda: perceptron(nn.utils.parametrizations.spectral_norm),
+    "masked": lambda: perceptron(lambda layer: prune.l1_unstructured(layer, "weight", 0.5)),
+    "attention": lambda: Attending(need_weights=False),
+    "attention_with_weights": lambda: Attending(need_weights=True),
+    "encoder": encoder,
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|nested tensor)")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(FEATURE_MODELS.added, request.param, lambda spec: KINDS[request.param]())
+    return request.param
+
+
+def settings(kind: str):
+    models = {"feature": {"kind": kind, "embedding_size": 4}}
+    return {"models": models, "training": {"batch_size": 16}}
+
+
+def test_every_kind_trains_unpruned_and_resumes_with_its_bits(kind: str, build):
+    whole, resumed = build(**settings(kind)), build(**settings(kind))
+    whole.train_round(0)
+    whole.evaluate()
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for server in (whole, resumed):
+        server.train_round(1)
+    assert resumed.describe() == whole.describe()
+    party = links_of(whole)[0].party
+    assert whole.reports.last["party_1"].macs_per_sample == count_macs(KINDS[kind](), *party.example) > 0
+    row = party.batch(party.train, torch.tensor([0, 1]))
+    torch.testing.assert_close(party.evaluated.embed_each(row), party.evaluated.embed("finished", row, 0.0))
+
+
+def test_without_alpha_nothing_is_examined(build, monkeypatch: pytest.MonkeyPatch):
+    def examined(_: PartyPruner) -> None:
+        raise AssertionError("a model was examined that nobody prunes")
+
+    monkeypatch.setattr(PartyPruner, "_examined", examined)
+    server = build(**settings("cnn"))
+    server.train_round(0)
+    server.evaluate()
+    state = copy.deepcopy(server.state_dict())
+    server.summary()
+    resumed = build(**settings("cnn"))
+    resumed.load_state_dict(state)
+    resumed.train_round(1)
+
+
+def test_a_refusal_names_the_party_and_the_way_out(build):
+    class Flipped(nn.Sequential):
+        def forward(self, images: Tensor) -> Tensor:
+            return self[2](self[1](self[0](images)).flip(1))
+
+    added = FEATURE_MODELS.added
+    added["flipped"] = lambda spec: Flipped(nn.Flatten(), nn.Linear(256, 8), nn.Linear(8, 4))
+    try:
+        kinds = {"party_1": {"kind": "flipped", "embedding_size": 4}}
+        with pytest.raises(ValueError, match="party_1") as error:
+            build(models={"parties": kinds}, lightweighting={"alpha": 0.5})
+        assert "\n" not in str(error.value)
+        others = {"party_2": 0.5, "party_3": 0.5}
+        server = build(models={"parties": kinds}, lightweighting={"alpha": others})
+        server.train_round(0)
+        assert [server.reports.last[f"party_{k}"].alpha for k in (1, 2, 3, 4)] == [0, 0.5, 0.5, 0]
+    finally:
+        del added["flipped"]
