@@ -168,7 +168,7 @@ def mixes_rows(model: nn.Module, inputs: Sequence[Tensor]) -> bool:
     kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
     if any(isinstance(layer, kinds) for layer in model.modules()):
         return True
-    trained = copy.deepcopy(model).train()
+    trained = copy_model(model).train()
     embeddings: list[Tensor] = []
     for other in (-1, 0):  # beside the second row, and beside itself
         with seeded(0, "check"), torch.no_grad():  # Dropout draws
