@@ -1,6 +1,7 @@
 """The figures of a report: a setting looks alike in all of them, and they exist for print."""
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from scripts.report import main
 from vfl.config import ConfigError
 from vfl.reports import write
 from vfl.reports.figures import draw
-from vfl.reports.runs import load_subject
+from vfl.reports.runs import ALPHA, BETA, load_subject
 from vfl.reports.write import write_figures
 
 
@@ -71,3 +72,16 @@ def test_a_folder_of_figures_that_cannot_be_written_is_named(
     monkeypatch.setattr(write, "draw", lambda subject: draw(subject)[:1])
     with pytest.raises(ConfigError, match=r"--figures: .* cannot be written"):
         write_figures(load_subject(one_run), tmp_path / "file")
+
+
+def test_no_chart_of_a_setting_has_a_single_line(made_sweep: Path):
+    """Of a list of settings, not a grid, there may be no two runs that differ in one of them alone."""
+    both = load_subject(made_sweep)
+    pairs = zip(both.values(ALPHA), both.values(BETA), strict=True)
+    apart = [both.find({ALPHA: alpha, BETA: beta}) for alpha, beta in pairs]
+    listed = replace(both, variants=tuple(each for each in apart if each is not None))
+    assert len(listed.variants) == 3
+    curves = [each for each in draw(listed) if each.figure.axes[0].get_xlabel() == "Round"]
+    assert curves
+    for drawing in curves:
+        assert len(drawing.figure.axes[0].lines) > 1, drawing.title

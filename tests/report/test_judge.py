@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import vertical_rows, vertical_summary, write_run
@@ -19,7 +20,7 @@ from vfl.reports.judge import (
     train_macs,
 )
 from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
-from vfl.reports.tables import advice, settings_table, tables
+from vfl.reports.tables import advice, choice_table, settings_table, tables
 from vfl.reports.write import markdown
 
 
@@ -69,10 +70,11 @@ def test_the_front_is_what_nothing_beats(pairs: list[tuple[int, int]]):
 
 def test_what_reaching_the_target_took(sweep: Path):
     subject = load_subject(sweep)
-    assert target_score(subject) == 0.81  # nine tenths of 0.905, in whole percent
-    reference = reached(subject.reference, 0.81)
+    target = target_score(subject)
+    assert target == 0.815  # nine tenths of 0.905, in tenths of a percent
+    reference = reached(subject.reference, target)
     assert reference is not None
-    # Round 4 of 4 for both seeds (0.9 * 3 / 4 is below 0.81); all of the run's bytes, MACs and seconds.
+    # Round 4 of 4 for both seeds (0.9 * 3 / 4 is below it); all of the run's bytes, MACs and seconds.
     assert (reference.rounds, reference.bytes, reference.macs, reference.seconds) == (4, 3200, 8000, 2.0)
     half = reached(subject.reference, 0.4)
     assert half is not None
@@ -133,7 +135,29 @@ def test_where_all_that_saves_loses_too_much_the_advice_says_so(sweep: Path):
     alone = replace(subject, variants=(subject.reference, worse))
     assert advice(alone) == f"Choose {subject.reference.label}: every cheaper setting is worse by more than 1.0 points."
     once = replace(alone, variants=tuple(replace(each, runs=each.runs[:1]) for each in alone.variants))
-    assert "one seed cannot tell a difference from noise" in advice(once)
+    assert advice(once).startswith("One seed: no advice")
+
+
+def test_runs_of_several_folders_are_advised_on_as_well(sweep: Path):
+    subject = replace(load_subject(sweep), folder=sweep / "elsewhere")
+    assert advice(subject).startswith("Choose α ")
+    assert "lvfl train" not in advice(subject)
+
+
+@pytest.mark.parametrize(("score", "target"), [(0.16, 0.144), (0.9, 0.81), (0.5555, 0.5)])
+def test_a_target_that_is_shown_is_the_one_that_is_meant(score: float, target: float):
+    subject = Subject("s", Path(), (variant("only", 1, score),), ())
+    assert target_score(subject) == target
+
+
+def test_a_target_of_an_error_keeps_a_decimal():
+    assert target_score(Subject("s", Path(), (of_metric("rmse", "only", 1, 12.96),), ())) == 14.4
+
+
+def test_what_may_be_lost_says_of_what(sweep: Path):
+    losses = [cell for row in choice_table(load_subject(sweep)).rows for cell in row[4:] if cell]
+    assert losses
+    assert all(cell.endswith("points") for cell in losses)
 
 
 def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):

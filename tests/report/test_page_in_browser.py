@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chromium import Browse, check_layout
+from PIL import Image
 
 from vfl.reports.runs import load_subject
 from vfl.reports.write import write_report
@@ -40,3 +42,19 @@ def test_the_check_sees_an_overlap_and_a_page_too_wide(browse: Browse, one_run: 
     seen = check_layout(browse, page, tmp_path, 360)
     assert seen["overlaps"]
     assert seen["scrolled"] > 360
+
+
+def test_a_table_that_is_cut_off_shows_that_it_scrolls(browse: Browse, one_run: Path, tmp_path: Path):
+    write_report(load_subject(one_run), tmp_path / "report")
+    text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    style, shades = text[text.index("<style>") : text.index("</style>")], dict[int, int]()
+    for width in (300, 900):
+        table = f'<div class="scroll"><table style="width: {width}px; height: 100px"></table></div>'
+        (tmp_path / "table.html").write_text(f"<!doctype html>{style}</style>{table}", encoding="utf-8")
+        picture = tmp_path / "table.png"
+        browse((tmp_path / "table.html").as_uri(), 600, 300, picture=picture)
+        with Image.open(picture) as image:
+            grey = np.asarray(image.convert("L"), dtype=int)
+        shades[width] = abs(grey[50, 300] - grey[50, -2])
+    assert shades[300] == 0
+    assert shades[900] > 30

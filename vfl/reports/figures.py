@@ -74,18 +74,24 @@ def _left_out(variants: Sequence[Variant]) -> str:
 
 def _scores(subject: Subject) -> list[Drawing]:
     if not subject.keys:
-        return [_curves(subject, subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)]
+        return [_every_curve(subject)]
     drawings = _methods(subject)
     for key in subject.keys:
         others = [each for each in subject.keys if each != key]
         fixed = ", ".join(setting_label(each, subject.reference.settings.get(each)) for each in others)
         found = [subject.find({key: value}) for value in subject.values(key)]
         variants = [variant for variant in found if variant is not None]
+        if len(variants) < 2:  # of a list of settings, not a grid
+            continue
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
         heading = f"{_score(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
         name = f"{subject.metric}_{key.rpartition('.')[2]}"
         drawings.append(_curves(subject, name, heading, _alone(subject, key), variants, labels))
-    return drawings
+    return drawings or [_every_curve(subject)]
+
+
+def _every_curve(subject: Subject) -> Drawing:
+    return _curves(subject, subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)
 
 
 def _alone(subject: Subject, key: str) -> str:

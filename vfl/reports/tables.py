@@ -281,7 +281,8 @@ def choice_table(subject: Subject) -> TableData:
         allowed = [[most for most, best in zip(MAY_BE_LOST, each, strict=True) if best is variant] for each in chosen]
         if any(allowed):
             saved = (_percent(variant, lambda run: run.bytes_saved), _percent(variant, lambda run: run.macs_saved))
-            rows.append((variant.label, _score(variant), *saved, *map(_span, allowed)))
+            spans = (f"for {_span(each)} {_unit(subject)}" if each else "" for each in allowed)
+            rows.append((variant.label, _score(variant), *saved, *spans))
     given_up = f"{_unit(subject)} of {title(subject.metric)} may be lost against {subject.reference.label}"
     caption = (
         f"By how many {given_up} ({_span(MAY_BE_LOST)}): the setting with the fewest bytes, the fewest MACs, and the "
@@ -294,15 +295,17 @@ def choice_table(subject: Subject) -> TableData:
 
 def _span(losses: Sequence[float]) -> str:
     """Return what may be lost for a setting to be the cheapest; the losses of one setting follow one another."""
-    return "" if not losses else f"{losses[0]:g}" if len(losses) == 1 else f"{losses[0]:g} to {losses[-1]:g}"
+    return f"{losses[0]:g}" if len(losses) == 1 else f"{losses[0]:g} to {losses[-1]:g}"
 
 
 def advice(subject: Subject) -> str:
     """Return one sentence of advice: the setting cheapest in bytes and MACs together that loses at most `ADVISED`."""
-    reference, best = subject.reference, cheapest_within(subject, ADVISED, joint_cost(subject))
-    run = subject.folder / "runs" / best.runs[0].name
-    if not subject.saves or not run.exists():
+    if not subject.saves:
         return ""
+    if min(len(variant.runs) for variant in subject.variants) < 2:
+        return "One seed: no advice, as one cannot tell a difference from noise; train three."
+    reference, best = subject.reference, cheapest_within(subject, ADVISED, joint_cost(subject))
+    config = subject.folder / "runs" / best.runs[0].name / "config.yaml"
     if best is reference:
         nearest = min(
             (each for each in subject.variants if each is not best), key=lambda each: lost(each, best), default=None
@@ -314,8 +317,8 @@ def advice(subject: Subject) -> str:
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
         f"test {title(subject.metric)} {format_metric(subject.metric, best.score)}, {_change(best, reference)} "
-        f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}; "
-        f"train it by: lvfl train {shlex.quote(str(run / 'config.yaml'))}"
+        f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}"
+        + (f"; train it by: lvfl train {shlex.quote(str(config))}" if config.exists() else "")
     )
 
 
