@@ -30,14 +30,6 @@ DOORS = (ROOT / "scripts" / "benchmark.py", ROOT / "scripts" / "same_bits.py")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 INSTALLED = {"models": "vfl.models", "parties": "vfl.parties", "scripts": "vfl.commands"}
 """Names by which the folders beside ``vfl/`` are installed, as links in it."""
-QUESTIONS = "What Whether Who Whom Whose How Where When Which Why"
-PREPOSITIONS = (
-    "About Above Across After Against Along Among Around As At Before Behind Below Beneath Beside Besides Between "
-    "Beyond By Despite During Except For From In Inside Into Like Near Of Off On Onto Over Per Since Than Through To "
-    "Toward Towards Under Until Unlike Up Upon Via With Within Without"
-)
-OPENINGS = re.compile(rf"\W*({'|'.join(f'{QUESTIONS} {PREPOSITIONS}'.split())})\b")
-"""First words with which no docstring begins."""
 FLOORS = (
     {"vfl.models"},
     {"vfl.base"},
@@ -196,25 +188,6 @@ def test_a_name_of_a_folder_beside_the_package_is_never_imported():
     ] == []
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and text of a file's docstrings, those below fields and constants included."""
-    for node in parsed(path):
-        match node:
-            case ast.Expr(ast.Constant(str(text))):
-                yield node.lineno, text
-
-
-def test_a_docstring_begins_with_what_a_function_does_or_a_thing_is():
-    """With a verb or a noun: neither with a question word nor with a preposition, whose noun is not there."""
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line} begins with {found[1]!r}; say what it does or is"
-        for path in SOURCES
-        for line, text in docstrings(path)
-        if (found := OPENINGS.match(text))
-    ]
-    assert wrong == []
-
-
 def test_no_function_is_longer_than_a_screen_and_no_file_than_one_can_hold():
     long: list[str] = []
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
@@ -305,38 +278,6 @@ def test_a_class_name_has_one_meaning():
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
-
-
-TWINS = {
-    "build": {"vfl.core.build", "vfl.horizontal.build"},
-    "compare": {"vfl.comparison.compare", "vfl.parties.uses.compare"},
-    "devices": {"vfl.config.devices", "vfl.horizontal.devices"},
-    "embeddings": {"vfl.audit.embeddings", "vfl.core.embeddings"},
-    "files": {"vfl.config.files", "vfl.data.files", "vfl.parties.network.tls.files"},
-    "keys": {"vfl.data.tables.keys", "vfl.messages.keys"},
-    "link": {"vfl.core.link", "vfl.parties.network.server.link"},
-    "local": {"vfl.core.local", "vfl.horizontal.local"},
-    "mode": {"vfl.horizontal.mode", "vfl.predict.mode", "vfl.runs.mode"},
-    "predict": {"vfl.parties.uses.predict", "vfl.predict.predict"},
-    "rows": {"vfl.data.rows", "vfl.data.tables.rows"},
-    "server": {"vfl.core.server", "vfl.parties.matching.server"},
-    "settings": {"vfl.config.settings", "vfl.settings"},
-    "source": {"vfl.data.source", "vfl.data.tables.source"},
-    "subsets": {"vfl.base.subsets", "vfl.reports.subsets"},
-    "tables": {"vfl.config.tables", "vfl.reports.tables"},
-}
-"""Modules of one name: most are one thing in two rooms. No other name has two meanings."""
-
-
-def test_a_module_name_has_one_meaning():
-    found: dict[str, set[str]] = {}
-    for path in SOURCES:
-        if (ROOT / "scripts") not in path.parents and path.stem != "__init__":
-            found.setdefault(path.stem, set()).add(dotted(path))
-    more = {
-        name: modules for name, modules in found.items() if len(modules) > 1 and not modules <= TWINS.get(name, set())
-    }
-    assert more == {}
 
 
 def test_every_version_of_python_that_is_claimed_is_tried():

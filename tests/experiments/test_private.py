@@ -1,5 +1,6 @@
 """What commands write in folders of runs and sweeps is readable by their user alone."""
 
+import argparse
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ def modes(folder: Path) -> dict[str, str]:
 
 def test_a_table_of_predictions_is_private(tmp_path: Path):
     prediction: Any = SimpleNamespace(rows=lambda: [("id", "p")], scores={}, lacking={}, ids_N=[1])
-    save(prediction, tmp_path / "predictions.csv", ShowConsole(quiet=True))
+    arguments = argparse.Namespace(out=None, run=tmp_path)
+    save(prediction, arguments, ShowConsole(quiet=True))
     assert modes(tmp_path) == {"predictions.csv": "0o600"}
 
 

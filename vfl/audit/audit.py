@@ -96,11 +96,11 @@ class ObservedMessages:
 
 
 def attacks_with_gradients(
-    seen: ObservedMessages, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
+    messages: ObservedMessages, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
 ) -> list[Finding]:
     """Return the findings of attacks on labels with a party's gradients."""
-    assert seen.gradients_ND is not None, "labels are at the server"
-    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    assert messages.gradients_ND is not None, "labels are at the server"
+    labels_N, classes, rows = messages.labels_N, messages.classes, len(messages.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
     leaks: tuple[tuple[Attack, Callable[..., Estimate], int], ...] = (
@@ -110,63 +110,74 @@ def attacks_with_gradients(
     findings = [
         Finding(
             attack,
-            seen.party,
+            messages.party,
             "AUC",
-            leak(seen.gradients_ND, labels_N, classes, stream),
-            leak(seen.gradients_ND, permuted_N, classes, stream),
+            leak(messages.gradients_ND, labels_N, classes, stream),
+            leak(messages.gradients_ND, permuted_N, classes, stream),
             rows,
-            known,
+            known_rows,
         )
-        for attack, leak, known in leaks
+        for attack, leak, known_rows in leaks
         if attack in only
     ]
     if INVERSION not in only:
         return findings
     prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
-    guesses_n = inverted_labels(seen.embeddings_ND[some], seen.gradients_ND[some], seen.hidden, prior_C, seed)
+    guesses_n = inverted_labels(
+        messages.embeddings_ND[some], messages.gradients_ND[some], messages.hidden, prior_C, seed
+    )
     right, control = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
-    return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, len(guesses_n))]
+    return [*findings, Finding(INVERSION, messages.party, "labels right", right, control, len(guesses_n))]
 
 
-def attacks_on_labels(seen: ObservedMessages, seed: int) -> list[Finding]:
+def attacks_on_labels(messages: ObservedMessages, seed: int) -> list[Finding]:
     """Return the findings of attacks on labels, by a party with its own model and by others with its embeddings."""
-    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    labels_N, classes, rows = messages.labels_N, messages.classes, len(messages.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
     findings = list[Finding]()
-    for known in [known for known in KNOWN_LABELS if 2 * known <= rows]:
+    for known_rows in [known_rows for known_rows in KNOWN_LABELS if 2 * known_rows <= rows]:
         gained, control = (
-            completion_gain(seen.embeddings_ND, seen.features, each_N, classes, known, seen.fresh, seed)
+            completion_gain(
+                messages.embeddings_ND, messages.features, each_N, classes, known_rows, messages.fresh, seed
+            )
             for each_N in (labels_N, permuted_N)
         )
         findings.append(
             Finding(
                 "model completion",
-                seen.party,
+                messages.party,
                 "accuracy gained",
                 gained,
                 control,
-                min(rows - known, SCORED_ROWS),
-                known,
+                min(rows - known_rows, SCORED_ROWS),
+                known_rows,
             )
         )
     right, control = (
-        cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
+        cluster_leak(messages.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
     )
-    return [*findings, Finding("embedding clusters", seen.onlooker, "labels right", right, control, rows)]
+    return [*findings, Finding("embedding clusters", messages.onlooker, "labels right", right, control, rows)]
 
 
-def attacks_on_features(seen: ObservedMessages, seed: int) -> list[Finding]:
+def attacks_on_features(messages: ObservedMessages, seed: int) -> list[Finding]:
     """Return the findings of attacks by others on a party's features, with its embeddings."""
-    rows = len(seen.labels_N)
-    known = min(KNOWN_PAIRS, rows // 2)
+    rows = len(messages.labels_N)
+    known_rows = min(KNOWN_PAIRS, rows // 2)
     stream = np.random.default_rng(seed)
-    flat_NF = flat_features(seen.features)
+    flat_NF = flat_features(messages.features)
     decoded, control = (
-        decode_embeddings(embeddings_ND, flat_NF, known, table=seen.table, stream=stream, seed=seed)
-        for embeddings_ND in (seen.embeddings_ND, stream.permutation(seen.embeddings_ND))
+        decode_embeddings(embeddings_ND, flat_NF, known_rows, table=messages.table, stream=stream, seed=seed)
+        for embeddings_ND in (messages.embeddings_ND, stream.permutation(messages.embeddings_ND))
     )
-    found = [Finding(DECODER, seen.onlooker, "error left", decoded.error, control.error, rows - known, known)]
+    findings = [
+        Finding(DECODER, messages.onlooker, "error left", decoded.error, control.error, rows - known_rows, known_rows)
+    ]
     if decoded.exact is None or control.exact is None:
-        return found
-    return [*found, Finding(DECODER, seen.onlooker, "values right", decoded.exact, control.exact, rows - known, known)]
+        return findings
+    return [
+        *findings,
+        Finding(
+            DECODER, messages.onlooker, "values right", decoded.exact, control.exact, rows - known_rows, known_rows
+        ),
+    ]

@@ -62,12 +62,12 @@ def completion_gain(
     flat_NF = flat_features(features)
     gains = list[float]()
     for repetition in range(REPETITIONS):
-        m, others = _known_rows(labels_N, known, seed + repetition)
-        rest = others[:SCORED_ROWS]
-        completed = _probe(embeddings_ND, labels_N, m, rest)
-        alone = _probe(flat_NF, labels_N, m, rest)
-        trained = _from_scratch(fresh, features, labels_N, classes, m, rest, seed + repetition)
-        gains.append(completed - max(alone, trained))
+        m, other_rows = _known_rows(labels_N, known, seed + repetition)
+        scored_rows = other_rows[:SCORED_ROWS]
+        completed = _probe(embeddings_ND, labels_N, m, scored_rows)
+        linear = _probe(flat_NF, labels_N, m, scored_rows)
+        trained = _from_scratch(fresh, features, labels_N, classes, m, scored_rows, seed + repetition)
+        gains.append(completed - max(linear, trained))
     return over_draws(gains)
 
 
@@ -90,7 +90,7 @@ def decode_embeddings(
     their own spread there, other rows would be so far off that nothing else counted.
     """
     order = stream.permutation(len(embeddings_ND))
-    m, rest = order[:known], order[known:]
+    m, test_rows = order[:known], order[known:]
     mean_F, std_F = features_NF[m].mean(axis=0), features_NF[m].std(axis=0)
     varies_F = std_F > LEAST_SPREAD * std_F.max()
     targets = torch.as_tensor(((features_NF[:, varies_F] - mean_F[varies_F]) / std_F[varies_F]).astype(np.float32))
@@ -98,17 +98,17 @@ def decode_embeddings(
     inputs = torch.as_tensor(((embeddings_ND - centre_D) / scale).astype(np.float32))
     decoder = _train_decoder(inputs[m], targets[m], seed)
     with torch.inference_mode():
-        decoded_nF = decoder(inputs[rest]).numpy()
-    truth_nF = targets[rest].numpy()
+        decoded_nF = decoder(inputs[test_rows]).numpy()
+    truth_nF = targets[test_rows].numpy()
     errors_n, spread_n = ((decoded_nF - truth_nF) ** 2).sum(axis=1), (truth_nF**2).sum(axis=1)
-    error = bootstrap(lambda rows: float(errors_n[rows].sum() / spread_n[rows].sum()), len(rest), stream)
+    error = bootstrap(lambda rows: float(errors_n[rows].sum() / spread_n[rows].sum()), len(test_rows), stream)
     if not table:
         return Decoded(error, None)
     hit_nF = np.stack(
         [_nearest(targets[m, f].numpy(), decoded_nF[:, f]) == truth_nF[:, f] for f in range(truth_nF.shape[1])], axis=1
     )
     hits_n = hit_nF.mean(axis=1)
-    return Decoded(error, bootstrap(lambda rows: float(hits_n[rows].mean()), len(rest), stream))
+    return Decoded(error, bootstrap(lambda rows: float(hits_n[rows].mean()), len(test_rows), stream))
 
 
 def cluster_leak(
@@ -128,20 +128,20 @@ def _known_rows(labels_N: Ints, known: int, seed: int) -> tuple[Ints, Ints]:
     """Return ``known`` rows, at least one of each class if possible, and all others."""
     order = np.random.default_rng(seed).permutation(len(labels_N))
     first = [order[labels_N[order] == label][0] for label in np.unique(labels_N)][:known]
-    others = order[~np.isin(order, first)]
-    return np.concatenate([first, others[: known - len(first)]]), others[known - len(first) :]
+    remaining = order[~np.isin(order, first)]
+    return np.concatenate([first, remaining[: known - len(first)]]), remaining[known - len(first) :]
 
 
-def _probe(inputs_NF: Floats, labels_N: Ints, m: Ints, rest: Ints) -> float:
+def _probe(inputs_NF: Floats, labels_N: Ints, m: Ints, test_rows: Ints) -> float:
     """Return the accuracy on the other rows of logistic regression on the known ones."""
     from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingTypeStubs]  # slow to import
 
     mean_F, std_F = inputs_NF[m].mean(axis=0), inputs_NF[m].std(axis=0)
     standard_NF = (inputs_NF - mean_F) / np.where(std_F > 1e-9, std_F, 1.0)
     if len(np.unique(labels_N[m])) == 1:
-        return float((labels_N[rest] == labels_N[m[0]]).mean())
+        return float((labels_N[test_rows] == labels_N[m[0]]).mean())
     model: Any = LogisticRegression(max_iter=1000).fit(standard_NF[m], labels_N[m])
-    return float(model.score(standard_NF[rest], labels_N[rest]))
+    return float(model.score(standard_NF[test_rows], labels_N[test_rows]))
 
 
 def _from_scratch(
@@ -150,21 +150,21 @@ def _from_scratch(
     labels_N: Ints,
     classes: int,
     m: Ints,
-    rest: Ints,
+    test_rows: Ints,
     seed: int,
 ) -> float:
     """Return the accuracy on the other rows of a fresh feature model and a linear layer trained on the known ones."""
-    known, labels_m = [tensor[m] for tensor in features], torch.as_tensor(labels_N[m])
+    known_features, labels_m = [tensor[m] for tensor in features], torch.as_tensor(labels_N[m])
     with seeded(seed, "from scratch"):
         model = fresh()
         with torch.inference_mode():
-            width = model.eval()(*[tensor[:1] for tensor in known]).shape[1]
+            width = model.eval()(*[tensor[:1] for tensor in known_features]).shape[1]
         network = nn.ModuleList([model, nn.Linear(width, classes)]).train()
         optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, fused=True)
         for _ in range(SCRATCH_STEPS):
             rows = torch.randperm(len(labels_m))[:SCRATCH_BATCH]
             optimizer.zero_grad()
-            loss = F.cross_entropy(network[1](network[0](*[tensor[rows] for tensor in known])), labels_m[rows])
+            loss = F.cross_entropy(network[1](network[0](*[tensor[rows] for tensor in known_features])), labels_m[rows])
             loss.backward()
             optimizer.step()
             if loss.item() < FITTED:
@@ -173,14 +173,14 @@ def _from_scratch(
             if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
                 layer.momentum = 1.0  # so few steps hardly refresh the statistics: one pass over all rows does
         with torch.no_grad():
-            model(*known)
+            model(*known_features)
     network.eval()
     right = 0
     with torch.inference_mode():
-        for rows in torch.as_tensor(rest).split(512):
+        for rows in torch.as_tensor(test_rows).split(512):
             predicted = network[1](network[0](*[tensor[rows] for tensor in features])).argmax(dim=1)
             right += int((predicted == torch.as_tensor(labels_N)[rows]).sum())
-    return right / len(rest)
+    return right / len(test_rows)
 
 
 def _train_decoder(inputs_mD: Tensor, targets_mF: Tensor, seed: int) -> nn.Module:
@@ -192,18 +192,18 @@ def _train_decoder(inputs_mD: Tensor, targets_mF: Tensor, seed: int) -> nn.Modul
     nn.init.zeros_(decoder.output.bias)
     optimizer = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
     stream = generator(seed, "decoder batches")
-    best, kept = float("inf"), {name: weight.clone() for name, weight in decoder.state_dict().items()}
+    best, best_weights = float("inf"), {name: weight.clone() for name, weight in decoder.state_dict().items()}
     for step in range(DECODER_STEPS):
         if step % CHECK_EVERY == 0:
             with torch.inference_mode():
                 error = float(F.mse_loss(decoder(inputs_mD[:held_out]), targets_mF[:held_out]))
             if error < best:
-                best, kept = error, {name: weight.clone() for name, weight in decoder.state_dict().items()}
+                best, best_weights = error, {name: weight.clone() for name, weight in decoder.state_dict().items()}
         rows = torch.randint(held_out, len(inputs_mD), (DECODER_BATCH,), generator=stream)
         optimizer.zero_grad()
         F.mse_loss(decoder(inputs_mD[rows]), targets_mF[rows]).backward()
         optimizer.step()
-    decoder.load_state_dict(kept)
+    decoder.load_state_dict(best_weights)
     return decoder
 
 

@@ -28,8 +28,8 @@ def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Gen
 
     ``measure`` takes row numbers [N]. Draws for which it is not defined (NaN: a class is missing) are left out.
     """
-    drawn = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
-    return percentile_estimate(measure(np.arange(rows)), drawn)
+    resampled = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
+    return percentile_estimate(measure(np.arange(rows)), resampled)
 
 
 def over_draws(values: Sequence[float]) -> Estimate:

@@ -42,10 +42,10 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
     With two classes the AUC of the rarer one; with more the mean over each against the rest.
     """
     norms_N = np.linalg.norm(gradients_ND, axis=1)
-    wanted = [_rarer(labels_N)] if classes == 2 else range(classes)
+    target_classes = [_rarer(labels_N)] if classes == 2 else range(classes)
 
     def leak(rows: Ints) -> float:
-        return _mean([auc(norms_N[rows], labels_N[rows] == label) for label in wanted])
+        return _mean([auc(norms_N[rows], labels_N[rows] == label) for label in target_classes])
 
     return bootstrap(leak, len(labels_N), stream)
 
@@ -63,13 +63,13 @@ def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: n
             : min(CLUES, int((labels_N == label).sum()) // 2)
         ]
     ]
-    rest = np.setdiff1d(np.arange(len(labels_N)), [clue for _, clue in clues])
-    cosines = [(label, unit_ND[rest] @ unit_ND[clue]) for label, clue in clues]
+    test_rows = np.setdiff1d(np.arange(len(labels_N)), [clue for _, clue in clues])
+    cosines = [(label, unit_ND[test_rows] @ unit_ND[clue]) for label, clue in clues]
 
     def leak(rows: Ints) -> float:
-        return _mean([auc(cosine[rows], labels_N[rest][rows] == label) for label, cosine in cosines])
+        return _mean([auc(cosine[rows], labels_N[test_rows][rows] == label) for label, cosine in cosines])
 
-    return bootstrap(leak, len(rest), stream)
+    return bootstrap(leak, len(test_rows), stream)
 
 
 def inverted_labels(
@@ -84,7 +84,7 @@ def inverted_labels(
     gradients = torch.as_tensor(np.asarray(gradients_ND, dtype=np.float32))
     gradients = gradients / gradients.norm(dim=1).mean().clamp(min=1e-30)
     starts = [_invert(embeddings, gradients, hidden, torch.as_tensor(prior_C), seed + start) for start in range(STARTS)]
-    return min(starts, key=lambda found: found[0])[1]
+    return min(starts, key=lambda fit: fit[0])[1]
 
 
 def _invert(

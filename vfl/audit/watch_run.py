@@ -83,7 +83,9 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
         watched = watch(load_run_with_data(run, done), done, rows)
-        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
+        by_round[done] = [
+            leak for messages in watched for leak in attacks_with_gradients(messages, config.seed, only=(NORM,))
+        ]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
     return LeakageAudit(last, tuple(findings), by_round, left_out)
@@ -127,10 +129,10 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
 def attack(watched: Sequence[ObservedMessages], config: ExperimentConfig) -> list[Finding]:
     """Return the findings of all attacks that the run allows."""
     inferring, findings = label_attacks(config)[0], list[Finding]()
-    for seen in watched:
+    for messages in watched:
         if inferring:
-            findings += attacks_with_gradients(seen, config.seed) + attacks_on_labels(seen, config.seed)
-        findings += attacks_on_features(seen, config.seed)
+            findings += attacks_with_gradients(messages, config.seed) + attacks_on_labels(messages, config.seed)
+        findings += attacks_on_features(messages, config.seed)
     return findings
 
 
@@ -158,8 +160,8 @@ def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
 def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessages]:
     """Train on in memory, until each party has sent ``rows`` or for a round; return the messages on these, by party."""
     server = trained.server
-    reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
-    server.assign = lambda _, __: reached  # a schedule's or controller's rounds may be over
+    last_ratios = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
+    server.assign = lambda _, __: last_ratios  # a schedule's or controller's rounds may be over
     onlookers = [MessageRecorder(party.protocol, party.views) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
@@ -168,8 +170,8 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     sent_E = np.cumsum([[mask.count for mask in masks] for masks in exchanges.masks], axis=0).min(axis=1)
     for exchange in range(min(exchanges.steps, 1 + int(np.searchsorted(sent_E, rows)))):
         exchanges.run(exchange)
-    for asked in chain.from_iterable(exchanges.under_way):  # the parties may still compute
-        asked.wait()
+    for order in chain.from_iterable(exchanges.under_way):  # the parties may still compute
+        order.wait()
     return [
         _seen(trained, party, onlooker.recording(party.name), rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)

@@ -79,10 +79,10 @@ class Comparison:
 
     def headline(self) -> str:
         """Return one line: the gain from the other owners, its cost, and a warning if the tested rows are too few."""
-        who, many = " and ".join(self.others), len(self.others) > 1
+        owners, many = " and ".join(self.others), len(self.others) > 1
         name = self.metric.upper() if len(self.metric) < 5 else title(self.metric)
         return (
-            f"{who} add{'' if many else 's'} {self.gain.text()} {name}; "
+            f"{owners} add{'' if many else 's'} {self.gain.text()} {name}; "
             f"costs {amount(self.bytes)}B and {amount(self.macs)} multiply-accumulates"
             + ("; the tested rows are too few to tell it from 0" if self.gain.holds(0.0) else "")
         )
@@ -117,25 +117,25 @@ def experiment_of(
     """
     proposed: dict[str, dict[str, object]] = {}
     leader, classes = next(iter(tables)), 0
-    given = parse_overrides(overrides)
+    overridden = parse_overrides(overrides)
     for owner, file in tables.items():
         columns = describe_table(file)
         names = [each.name for each in columns]
         likely = (each.name for each in columns if each.name != label and each.looks_like_key())
         key = keys.get(owner) or next(likely, None)
         if key not in names:
-            what = "no column that looks like a key" if key is None else f"no column {key!r}"
-            raise ConfigError(f"--key: {file} has {what}; write --key {owner}=COLUMN, one of {_some(names)}")
+            problem = "no column that looks like a key" if key is None else f"no column {key!r}"
+            raise ConfigError(f"--key: {file} has {problem}; write --key {owner}=COLUMN, one of {_some(names)}")
         if owner == leader and label not in names:
             raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
         proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
-        if owner == leader and given.get("task") != "regression":
+        if owner == leader and overridden.get("task") != "regression":
             classes = next(count_classes(each.values) for each in columns if each.name == label)
     values = {
         "name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables",
         "data": {"dataset": {"kind": "tables"}, "tables": proposed},
     }
-    return fitting_experiment(values, given, classes)
+    return fitting_experiment(values, overridden, classes)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -293,12 +293,14 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
     """Return categories as indices among the training rows' own; missing if those lack them."""
     coded: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for column in range(train.shape[1]):
-        known, own = np.unique(train[:, column], return_inverse=True)
-        place = np.searchsorted(known, test[:, column]).clip(max=len(known) - 1)
-        new = np.where(known[place] == test[:, column], place, np.nan)
+        categories, own = np.unique(train[:, column], return_inverse=True)
+        place = np.searchsorted(categories, test[:, column]).clip(max=len(categories) - 1)
+        new = np.where(categories[place] == test[:, column], place, np.nan)
         coded.append((own.astype(np.float64), new))
     empty = [np.empty((len(each), 0)) for each in (train, test)]
-    return tuple(np.column_stack([none, *(pair[side] for pair in coded)]) for side, none in enumerate(empty))  # pyright: ignore[reportReturnType]
+    return tuple(
+        np.column_stack([no_columns, *(pair[side] for pair in coded)]) for side, no_columns in enumerate(empty)
+    )  # pyright: ignore[reportReturnType]
 
 
 def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Estimate:
@@ -310,11 +312,11 @@ def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor
         return sign * (better - than)
 
     stream = generator(0, "bootstrap")
-    count, drawn = len(labels_M), list[float]()
+    count, resampled = len(labels_M), list[float]()
     # AUC needs both of two classes; all of many rare ones would hardly ever be drawn.
     both = isinstance(task, Classification) and len(labels_M.unique()) == 2
-    while len(drawn) < RESAMPLED:
+    while len(resampled) < RESAMPLED:
         rows = torch.randint(count, (count,), generator=stream)
         if not both or len(labels_M[rows].unique()) == 2:
-            drawn.append(of(rows))
-    return percentile_estimate(of(torch.arange(count)), drawn)
+            resampled.append(of(rows))
+    return percentile_estimate(of(torch.arange(count)), resampled)

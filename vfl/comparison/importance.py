@@ -31,7 +31,7 @@ def column_importance(joint: JointModel) -> dict[str, ColumnImportance]:
     Raises PeerLost for a party that does not answer, or has not agreed (``network.consent.importance``).
     """
     spans = [*joint.batches()]
-    there = [joint.embeddings(*span) for span in spans]
+    embeddings = [joint.embeddings(*span) for span in spans]
     labels_M, task = joint.samples.values, joint.task
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
     draws = min(MOST_DRAWS, max(1, ENOUGH_ROWS // len(labels_M)))
@@ -41,20 +41,20 @@ def column_importance(joint: JointModel) -> dict[str, ColumnImportance]:
 
     def permuted(party: PartyProxy, permuted: Permuted) -> Tensor:
         own = (joint.permuted(party, *span, permuted) for span in spans)
-        return predicted(each | {party.name: own_BD} for each, own_BD in zip(there, own, strict=True))
+        return predicted(each | {party.name: own_BD} for each, own_BD in zip(embeddings, own, strict=True))
 
-    before = metric_of(task, predicted(there), labels_M)
-    found: dict[str, ColumnImportance] = {}
+    before = metric_of(task, predicted(embeddings), labels_M)
+    importances: dict[str, ColumnImportance] = {}
     for party in joint.roster.present:
-        lost: list[float] = []
+        losses: list[float] = []
         counted = party.ask(Message(Kind.COLUMNS)).read(ColumnCount.of)
         for column in range(counted.columns if counted else 0):
             answers = (permuted(party, Permuted(column=column, draw=draw)) for draw in range(draws))
             after = sum(metric_of(task, each, labels_M) for each in answers) / draws
-            lost.append(sign * (before - after))
-        found[party.name] = ColumnImportance(lost=tuple(lost))
-        party.ask(Message(Kind.IMPORTANCE, parts=(found[party.name].part(),))).wait()
-    return found
+            losses.append(sign * (before - after))
+        importances[party.name] = ColumnImportance(lost=tuple(losses))
+        party.ask(Message(Kind.IMPORTANCE, parts=(importances[party.name].part(),))).wait()
+    return importances
 
 
 def metric_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:

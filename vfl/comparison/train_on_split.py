@@ -58,8 +58,8 @@ def train_on(
     built: list[InProcess] = []
 
     def build(config: ExperimentConfig, stage: Stage) -> Built:
-        held = HeldSource(source, split)
-        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, held))
+        split_source = HeldSource(source, split)
+        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, split_source))
         return Built(built[0].server)
 
     console.print(f"training {folder.name}: {', '.join(part.party for part in split.parties)}")

@@ -153,8 +153,8 @@ class FederatedAlgorithm(Generic[S]):
             return [1 / len(reports)] * len(reports)
         counts = [self.samples_N[report.work.client] for report in reports]
         # With "all" the weights sum to less than 1: clients that do not report count as unchanged.
-        whole = sum(self.samples_N) if self.horizontal.weights == "all" else sum(counts)
-        return [count / whole for count in counts]
+        total = sum(self.samples_N) if self.horizontal.weights == "all" else sum(counts)
+        return [count / total for count in counts]
 
 
 def combine(reports: Sequence[Report], coefficients: Sequence[float], name: str = "delta") -> Tensor:
@@ -198,9 +198,9 @@ def inclusion_chances(weights: Tensor, count: int) -> Tensor:
     """Return chances that sum to ``count``: proportional to the weights, but at most 1."""
     certain = torch.zeros(len(weights), dtype=torch.bool)
     while True:
-        left = count - int(certain.sum())
+        places = count - int(certain.sum())
         # Those that are certain take a place each; the others share what is left, which may lift more of them above 1.
-        chances = torch.where(certain, 1.0, weights * left / weights[~certain].sum())
+        chances = torch.where(certain, 1.0, weights * places / weights[~certain].sum())
         if not bool((chances > 1).any()):
             return chances
         certain |= chances >= 1

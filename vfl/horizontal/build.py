@@ -108,13 +108,13 @@ def build_engine(
     sequential = SequentialEngine(model, features, labels, optimizer, runtime, on_client=on_client)
     if isinstance(workers, Workers):
         return DistributedEngine(sequential, model, workers)
-    named = config.horizontal.engine
-    if named == "sequential" or (named == "auto" and not _batching_pays(model, runtime)):
+    engine = config.horizontal.engine
+    if engine == "sequential" or (engine == "auto" and not _batching_pays(model, runtime)):
         return sequential
     try:
         return BatchedEngine(model, features, labels, optimizer, runtime, on_client=on_client)
     except ConfigError:  # "auto" takes what is possible; only who named the engine is told why it is not
-        if named == "batched":
+        if engine == "batched":
             raise
         return sequential
 
@@ -135,8 +135,8 @@ def build_algorithm(
 ) -> FederatedAlgorithm[Any]:
     """Build the algorithm of ``horizontal.algorithm``, or ``kind`` with its settings, for given sample counts."""
     training, horizontal = config.training, config.horizontal
-    known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
-    return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, known)
+    federation = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
+    return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, federation)
 
 
 def _warn_of_lone_samples(partition: SamplePartition, size: int, module: nn.Module, sample: Tensor) -> None:
@@ -154,8 +154,8 @@ def _warn_of_lone_samples(partition: SamplePartition, size: int, module: nn.Modu
         if samples == 1:
             warnings.warn(f"{name} has one sample, {why}; give it more, or use GroupNorm", stacklevel=2)
         else:
-            left = f"batches of {size} leave a last one of one sample"
-            text = f"{name} has {samples} samples: {left}, {why}; change training.batch_size, or use GroupNorm"
+            problem = f"batches of {size} leave a last one of one sample"
+            text = f"{name} has {samples} samples: {problem}, {why}; change training.batch_size, or use GroupNorm"
             warnings.warn(text, stacklevel=2)
     finally:
         for buffer, before in zip(module.buffers(), buffers, strict=True):

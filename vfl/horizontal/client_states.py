@@ -85,13 +85,13 @@ class OnDisk:
         self._saved = [dict(self._versions)]
 
     def _remove_unneeded(self) -> None:
-        needed = {
+        needed_paths = {
             self._path(client, version)
             for versions in [*self._saved, self._versions]
             for client, version in versions.items()
         }
         for path in self.folder.glob("*.safetensors"):
-            if path not in needed:
+            if path not in needed_paths:
                 path.unlink()
 
     def _remove_unless_saved(self, client: int, version: int) -> None:

@@ -163,14 +163,14 @@ class Devices:
         return self.config.work.kind == "interval" and not self.full_batch
 
     def _check_that_somebody_works(self) -> None:
-        needed = self.config.selection.min_steps
+        least_steps = self.config.selection.min_steps
         # Looking ahead moves nothing: every draw of a plan is keyed by its round. Speeds may be drawn anew each round.
         most = max(int(self.plan(round_index).steps_N.max()) for round_index in range(ROUNDS_TRIED))
-        if most < needed:
+        if most < least_steps:
             field = "work.interval_s" if self._fixed_time and most == 0 else "selection.min_steps"
             raise ConfigError(
-                f"horizontal.{field}: no client can be chosen, {needed} local steps are needed and the fastest device "
-                f"does {most}; raise horizontal.devices.speed.mean, give more work or ask for fewer steps"
+                f"horizontal.{field}: no client can be chosen, {least_steps} local steps are needed and the fastest "
+                f"device does {most}; raise horizontal.devices.speed.mean, give more work or ask for fewer steps"
             )
 
     def _asked_steps(self) -> Tensor:

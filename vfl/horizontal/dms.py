@@ -116,23 +116,23 @@ class DMS(FederatedAlgorithm[DMSConfig]):
 
     def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
         """Draw the clients, then drop slow ones at random; the one with most steps always stays (eq. 7-9)."""
-        drawn = super().select(state, round_index, plan).clients
-        if not drawn:
-            return Selection(drawn)
-        steps = [int(plan.steps_N[client]) for client in drawn]
+        candidates = super().select(state, round_index, plan).clients
+        if not candidates:
+            return Selection(candidates)
+        steps = [int(plan.steps_N[client]) for client in candidates]
         # One for each of all N clients: a client's chance does not depend on who else was drawn.
         chances_N = torch.rand(len(self.samples_N), generator=generator(self.federation.seed, "dms", round_index))
         dropped = drop_probabilities(steps)
-        kept = [
+        clients = [
             client
-            for client, probability in zip(drawn, dropped, strict=True)
+            for client, probability in zip(candidates, dropped, strict=True)
             if float(chances_N[client]) >= probability  # a chance may be 0: who has probability 0 always stays
         ]
         mean = sum(steps) / len(steps)
         return Selection(
-            kept,
+            clients,
             metrics={
-                "dms/dropped": len(drawn) - len(kept),
+                "dms/dropped": len(candidates) - len(clients),
                 "dms/threshold": mean,
                 "dms/tau_variance": sum((each - mean) ** 2 for each in steps) / len(steps),
             },
@@ -188,12 +188,12 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         if min(gradients.variances) <= 0:
             return [1 / len(reports)] * len(reports), metrics | {"dms/iterations": 0}
         mean_P = equal_mean(reports)
-        kept = [
+        remaining = [
             Kept(report.result.steps, variance, float((mean_P - report.upload["delta"]).square().sum()))
             for report, variance in zip(reports, gradients.variances, strict=True)
         ]
         theta = settings.limit(self.horizontal.clients_per_round)
-        weights, iterations, change = theorem3_weights(kept, float(mean_P.square().sum()), bounds, theta)
+        weights, iterations, change = theorem3_weights(remaining, float(mean_P.square().sum()), bounds, theta)
         return weights, metrics | {"dms/iterations": iterations, "dms/last_change": change}
 
     def _gradients(self, reports: Sequence[Report]) -> Gradients:
@@ -202,15 +202,15 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         squared_norm, variance = (settings.gradient_bound or 0.0) ** 2, (settings.gradient_std or 0.0) ** 2
         variances = [variance] * len(reports)
         if settings.estimates:
-            sent = [[float(number) for number in report.upload[GRADIENT_STATISTICS]] for report in reports]
+            statistics = [[float(number) for number in report.upload[GRADIENT_STATISTICS]] for report in reports]
             if settings.gradient_bound is None:
-                squared_norm = max(numbers[0] for numbers in sent)
+                squared_norm = max(numbers[0] for numbers in statistics)
             if settings.gradient_std is None:
                 # Variances are unbiased, each over tau_i - 1: weighted by that they add up to the pooled one.
                 freedom = [report.result.steps - 1 for report in reports]
-                total = sum(own * numbers[1] for own, numbers in zip(freedom, sent, strict=True))
+                total = sum(own * numbers[1] for own, numbers in zip(freedom, statistics, strict=True))
                 variance = total / max(1, sum(freedom))
-                variances = [numbers[1] if own else variance for own, numbers in zip(freedom, sent, strict=True)]
+                variances = [numbers[1] if own else variance for own, numbers in zip(freedom, statistics, strict=True)]
         return Gradients(squared_norm, variances, variance)
 
 

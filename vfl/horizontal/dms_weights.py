@@ -59,7 +59,7 @@ def corollary1_weights(steps: Sequence[int], slope: float) -> list[float]:
 
 
 def theorem3_weights(
-    kept: Sequence[Kept], distance: float, bounds: Bounds, theta: float
+    clients: Sequence[Kept], distance: float, bounds: Bounds, theta: float
 ) -> tuple[list[float], int, float]:
     """Return the weights of eq. 10, the iterations taken and the last change of a weight.
 
@@ -67,10 +67,10 @@ def theorem3_weights(
     (eq. 11): the formula is applied to its own result, from equal weights on, scaled to the sum of 1 each time.
     The sums over intervals have the present one only. ``distance`` is |w^0 - w*|^2.
     """
-    weights, change = [1 / len(kept)] * len(kept), 0.0
+    weights, change = [1 / len(clients)] * len(clients), 0.0
     for iteration in range(1, MAX_ITERATIONS + 1):
         before = weights
-        weights = on_simplex(_theorem3_map(before, kept, distance, bounds, theta))
+        weights = on_simplex(_theorem3_map(before, clients, distance, bounds, theta))
         change = max(abs(new - old) for new, old in zip(weights, before, strict=True))
         if change <= TOLERANCE:
             return weights, iteration, change
@@ -80,13 +80,13 @@ def theorem3_weights(
 def on_simplex(weights: Sequence[float]) -> list[float]:
     """Return the weights with negative ones set to 0 and the others scaled to the sum of 1; equal if all are 0."""
     positive = [max(weight, 0.0) for weight in weights]
-    whole = sum(positive)
-    if whole == 0:
+    total = sum(positive)
+    if total == 0:
         return [1 / len(weights)] * len(weights)
     # Weights that sum to 1 keep their bits: equal ones stay FedAvg's.
-    if abs(whole - 1) < TOLERANCE:
+    if abs(total - 1) < TOLERANCE:
         return positive
-    return [weight / whole for weight in positive]
+    return [weight / total for weight in positive]
 
 
 def limited(weights: Sequence[float], limit: float) -> list[float]:
@@ -101,14 +101,14 @@ def limited(weights: Sequence[float], limit: float) -> list[float]:
     # Never empty: their mean is below the limit, as all together sum to 1 and `limit * len(weights)` is above 1.
     while max(below.values()) > limit:
         below = {client: weight for client, weight in below.items() if weight < limit}
-        rest = 1 - limit * (len(weights) - len(below))
-        share = (rest - sum(below.values())) / len(below)
+        mass = 1 - limit * (len(weights) - len(below))
+        share = (mass - sum(below.values())) / len(below)
         below = {client: weight + share for client, weight in below.items()}
     return [below.get(client, limit) for client in range(len(weights))]
 
 
 def _theorem3_map(
-    weights: Sequence[float], kept: Sequence[Kept], distance: float, bounds: Bounds, theta: float
+    weights: Sequence[float], clients: Sequence[Kept], distance: float, bounds: Bounds, theta: float
 ) -> list[float]:
     """Return the right side of eq. 10, not normalised; a, b, c, e and f are the paper's A, B, C, E_i and F (eq. 11)."""
     eta, lipschitz = bounds.learning_rate, bounds.lipschitz
@@ -116,13 +116,13 @@ def _theorem3_map(
     a = eta * (eta - 2 * lipschitz * margin)
     b = 2 * eta * lipschitz * margin
     c = eta**3 * lipschitz * (bounds.most_steps - 1) * bounds.squared_gradient
-    pairs = list(zip(weights, kept, strict=True))
+    pairs = list(zip(weights, clients, strict=True))
     steps = sum(weight * client.steps for weight, client in pairs)
     squared_weights = sum(weight**2 * client.steps for weight, client in pairs)
     squared_steps = sum(weight * client.steps**2 for weight, client in pairs)
     f = 1 + b * steps
     values: list[float] = []
-    for client in kept:
+    for client in clients:
         noise = eta**2 * bounds.clients * client.variance
         e = distance + noise * squared_weights + a * client.distance * steps + c * squared_steps
         values.append((b * e + f * (a * client.distance + c * client.steps)) / (2 * f * noise))

@@ -34,8 +34,8 @@ class FedNovaConfig(AlgorithmConfig):
         rate = max(rates.values()) if isinstance(rates, Mapping) else rates
         bound = 2 * (1 + optimizer.momentum)  # from which on x <- x - eta mu x, with momentum, grows
         if self.mu * rate >= bound:
-            what = f"{self.mu:g} times the learning rate {rate:g} is {bound:g} or more, so that steps diverge"
-            raise ValueError(f"horizontal.fednova.mu: {what}; take less than {bound / rate:g}")
+            problem = f"{self.mu:g} times the learning rate {rate:g} is {bound:g} or more, so that steps diverge"
+            raise ValueError(f"horizontal.fednova.mu: {problem}; take less than {bound / rate:g}")
 
 
 class FedNova(FederatedAlgorithm[FedNovaConfig]):
@@ -59,10 +59,10 @@ class FedNova(FederatedAlgorithm[FedNovaConfig]):
         ]
         weights = self.weights(reports)
         # 1, except with weights: all, where it is the reporting clients' share: the mean of a_j is only over them.
-        whole = sum(weights)
+        total = sum(weights)
         rate = self.horizontal.server_learning_rate
         coefficients = [
-            rate * weight * (sum(p * (a / own) for p, a in zip(weights, amounts, strict=True)) / whole)
+            rate * weight * (sum(p * (a / own) for p, a in zip(weights, amounts, strict=True)) / total)
             for weight, own in zip(weights, amounts, strict=True)
         ]
         return Aggregate({"delta": combine(reports, coefficients)})

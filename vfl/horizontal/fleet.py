@@ -91,11 +91,11 @@ class Fleet:
         if own is None:  # another cohort, or a resume, came between this client's start and its end
             own = self._own(client)
         update = self.algorithm.client_update(result, own, assignment.start)
-        kept = dict(update.state)
+        client_state = dict(update.state)
         # With buffers: local BatchNorm's statistics stay with the client, beside the algorithm's own state.
         if self.config.horizontal.buffers == "local" and self.model.statistic_count:
-            kept[STATISTICS] = result.statistics_Q
-        self.states.put(client, kept, assignment.stream)
+            client_state[STATISTICS] = result.statistics_Q
+        self.states.put(client, client_state, assignment.stream)
         book_message(
             self.costs[client],
             "uplink",

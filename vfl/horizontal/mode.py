@@ -69,8 +69,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     }
     for heading, (key, unit) in quantities.items():
         values = sorted(client[key] for client in clients) or [0]
-        shown = (sum(values), values[len(values) // 2], values[-1])
-        table.add_row(heading, *(f"{amount(value)}{unit}" for value in shown))
+        figures = (sum(values), values[len(values) // 2], values[-1])
+        table.add_row(heading, *(f"{amount(value)}{unit}" for value in figures))
     return table
 
 

@@ -85,11 +85,11 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the mean change of the weights, and the change of c over all N clients, including absent ones."""
-        whole = len(self.samples_N)
+        clients = len(self.samples_N)
         return Aggregate(
             {
                 "delta": equal_mean(reports, rate=self.horizontal.server_learning_rate),
-                "control_variate": combine(reports, [1 / whole] * len(reports), "control_variate"),
+                "control_variate": combine(reports, [1 / clients] * len(reports), "control_variate"),
             }
         )
 

@@ -136,10 +136,10 @@ class HorizontalTrainer:
         before_Q = self.state[STATISTICS]
         if self.config.horizontal.buffers != "average" or not self.fleet.model.statistic_count:
             return before_Q
-        whole = sum(report.work.samples for report in reports)
+        total = sum(report.work.samples for report in reports)
         mean_Q = (1 - share) * before_Q
         for report in reports:
-            mean_Q.add_(report.result.statistics_Q, alpha=share * (report.work.samples / whole))
+            mean_Q.add_(report.result.statistics_Q, alpha=share * (report.work.samples / total))
         return mean_Q
 
 

@@ -40,11 +40,11 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
     """
     forecast = server.price_list.forecast
     rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    measured = cache(measured_macs_per_s)
+    own_speed = cache(measured_macs_per_s)
     for party in parties:
         device = server.config.simulation.of(party.name)
         if device.macs_per_s is None:
-            device = device.model_copy(update={"macs_per_s": measured(parties[0])})
+            device = device.model_copy(update={"macs_per_s": own_speed(parties[0])})
         rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
     for lines, names in rows.items():
         headings = HEADINGS if any(line[-1] for line in lines) else HEADINGS[:-1]  # no link is described
@@ -65,8 +65,8 @@ def planned_rounds(
     before = dict.fromkeys(forecast.macs, Ratios())
     for round_index in range(server.config.training.rounds):
         now = {
-            name: wanted._replace(alpha=max(wanted.alpha, before[name].alpha))  # nothing is un-pruned
-            for name, wanted in with_resolutions(assign(round_index, ()), ratios, round_index).items()
+            name: assigned._replace(alpha=max(assigned.alpha, before[name].alpha))  # nothing is un-pruned
+            for name, assigned in with_resolutions(assign(round_index, ()), ratios, round_index).items()
         }
         yield {
             name: cost._replace(macs=cost.macs + refits[name].get(round_index, 0))
@@ -119,7 +119,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
     for ratio, cost in costs.items():
         under_way_s = device.latency_s + device.uplink_s(0, cost.uplink_bytes)
         under_way_s += device.downlink_s(0, cost.downlink_bytes)
-        sent, dense_sent = cost.uplink_bytes + cost.downlink_bytes, dense.uplink_bytes + dense.downlink_bytes
+        total_bytes, dense_bytes = cost.uplink_bytes + cost.downlink_bytes, dense.uplink_bytes + dense.downlink_bytes
         yield (
             f"{ratio:g}",
             amount(forecast.macs[name][ratio]),
@@ -128,7 +128,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
             f"{device.compute_s(0, cost.macs):.3g} s",
             f"{amount(cost.uplink_bytes)}B",
             f"{amount(cost.downlink_bytes)}B",
-            f"{savings(sent, dense_sent):.0%}",
+            f"{savings(total_bytes, dense_bytes):.0%}",
             f"{under_way_s:.3g} s" if under_way_s else "",
         )
 
@@ -142,12 +142,12 @@ def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeaturePart
     totals: list[Cost] = []
     for name in forecast.macs:
         spent = Cost(*(sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True)))
-        whole = Cost(*(len(rounds) * each for each in unlightened[name]))
-        table.add_row(name, *_spent(spent, whole))
-        totals += [spent, whole]
+        unlightened_cost = Cost(*(len(rounds) * each for each in unlightened[name]))
+        table.add_row(name, *_spent(spent, unlightened_cost))
+        totals += [spent, unlightened_cost]
     table.add_section()
-    spent, whole = (Cost(*map(sum, zip(*each, strict=True))) for each in (totals[::2], totals[1::2]))
-    table.add_row("all", *_spent(spent, whole))
+    spent, unlightened_cost = (Cost(*map(sum, zip(*each, strict=True))) for each in (totals[::2], totals[1::2]))
+    table.add_row("all", *_spent(spent, unlightened_cost))
     return table
 
 
@@ -162,13 +162,16 @@ def _in_float32(server: HeadServer, forecast: Forecast) -> Forecast:
     return replace(forecast, frame_bytes=frame, answer_bytes=answer)
 
 
-def _spent(spent: Cost, whole: Cost) -> tuple[str, ...]:
+def _spent(spent: Cost, unlightened: Cost) -> tuple[str, ...]:
     """Return the cells of a cost, beside that of the same run without lightweighting."""
-    sent, dense_sent = (each.uplink_bytes + each.downlink_bytes for each in (spent, whole))
+    total_bytes, dense_bytes = (each.uplink_bytes + each.downlink_bytes for each in (spent, unlightened))
     return (
-        amount(spent.macs), f"{savings(spent.macs, whole.macs):.0%}",
-        f"{amount(spent.uplink_bytes)}B", f"{amount(spent.downlink_bytes)}B", f"{savings(sent, dense_sent):.0%}",
-    )  # fmt: skip
+        amount(spent.macs),
+        f"{savings(spent.macs, unlightened.macs):.0%}",
+        f"{amount(spent.uplink_bytes)}B",
+        f"{amount(spent.downlink_bytes)}B",
+        f"{savings(total_bytes, dense_bytes):.0%}",
+    )
 
 
 def measured_time(server: HeadServer) -> str:

@@ -99,12 +99,12 @@ def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
     party = max(parties, key=lambda party: party.unpruned_macs)
     schedule, rounds = schedule_of(config.lightweighting.alpha, party.name), config.training.rounds
     share = sum(value_at(schedule, each) > 0 for each in range(rounds)) / rounds
-    measured = measure(party, largest(schedule))
+    seconds_by_form = measure(party, largest(schedule))
     present = Form(config.precision, config.channels_last, config.lightweighting.pruning.round_to)
-    best = min(measured, key=lambda form: measured[form].mean(share))
-    gain = measured[present].mean(share) / measured[best].mean(share)
+    best = min(seconds_by_form, key=lambda form: seconds_by_form[form].mean(share))
+    gain = seconds_by_form[present].mean(share) / seconds_by_form[best].mean(share)
     line = f", {gain:.2f} times as fast as configured: {best.settings}" if gain >= NOISE else ": as configured"
-    return _table(party.name, measured), [f"fastest here{line}", *_at_once(parties, best)]
+    return _table(party.name, seconds_by_form), [f"fastest here{line}", *_at_once(parties, best)]
 
 
 def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
@@ -169,10 +169,10 @@ def _race(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:
     return fastest_s
 
 
-def _table(party: str, measured: Mapping[Form, Seconds]) -> Table:
+def _table(party: str, seconds_by_form: Mapping[Form, Seconds]) -> Table:
     headings = ("precision", "channels_last", "round_to", "unpruned", "pruned")
     table = numbers_table(f"{party}: seconds of a step", headings)
-    for form, seconds in measured.items():
+    for form, seconds in seconds_by_form.items():
         cells = (form.precision, str(form.channels_last).lower(), str(form.round_to or "null"))
         table.add_row(*cells, f"{seconds.unpruned:.3g}", f"{seconds.pruned:.3g}")
     return table

@@ -77,10 +77,10 @@ def _scores(subject: Subject) -> list[Drawing]:
         return [_every_curve(subject)]
     drawings = _methods(subject)
     for key in subject.keys:
-        others = [each for each in subject.keys if each != key]
-        fixed = ", ".join(setting_label(each, subject.reference.settings.get(each)) for each in others)
-        found = [subject.find({key: value}) for value in subject.values(key)]
-        variants = [variant for variant in found if variant is not None]
+        other_keys = [each for each in subject.keys if each != key]
+        fixed = ", ".join(setting_label(each, subject.reference.settings.get(each)) for each in other_keys)
+        candidates = [subject.find({key: value}) for value in subject.values(key)]
+        variants = [variant for variant in candidates if variant is not None]
         if len(variants) < 2:  # of a list of settings, not a grid
             continue
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
@@ -110,14 +110,16 @@ def _methods(subject: Subject) -> list[Drawing]:
     if not {ALPHA, BETA} <= set(subject.keys):
         return []
     high = {key: subject.values(key)[-1] for key in (ALPHA, BETA)}
-    chosen = {"NL": {}, "PL": {ALPHA: high[ALPHA]}, "ML": {BETA: high[BETA]}, "L": high}
-    found = {label: subject.find(settings) for label, settings in chosen.items()}
-    there = {label: variant for label, variant in found.items() if variant is not None}
+    settings_by_method = {"NL": {}, "PL": {ALPHA: high[ALPHA]}, "ML": {BETA: high[BETA]}, "L": high}
+    candidates = {label: subject.find(settings) for label, settings in settings_by_method.items()}
+    variants = {label: variant for label, variant in candidates.items() if variant is not None}
     caption = (
         f"no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
         f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
     )
-    return [_curves(subject, "methods", "Methods", _beside(subject, "2", caption), list(there.values()), list(there))]
+    return [
+        _curves(subject, "methods", "Methods", _beside(subject, "2", caption), list(variants.values()), list(variants))
+    ]
 
 
 def _curves(
@@ -131,8 +133,8 @@ def _curves(
     metric = subject.metric
     figure, axes = new_axes("Round", f"Test {axis(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
-    for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
+    labelled = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
+    for position, (variant, label) in enumerate(labelled[:MOST_CURVES]):
         scores = [[in_axis_units(metric, value) for _, value in run.curve] for run in variant.runs]
         # A seed may have stopped early: further rounds are means over those that went on.
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
@@ -145,9 +147,9 @@ def _curves(
             axes.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
-    if len(shown) > 1:
+    if len(labelled) > 1:
         place_legend(figure, axes)
-    hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(shown[:MOST_CURVES])}
+    hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(labelled[:MOST_CURVES])}
     return Drawing(name, title, (caption + band + _left_out(variants)).strip(), figure, hover)
 
 
@@ -245,14 +247,14 @@ def _grid(subject: Subject) -> list[Drawing]:
         return []
     figure, axes = new_axes("β", "α")
     axes.grid(visible=False)
-    found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
-    shown = np.array(
-        [[np.nan if each is None else in_axis_units(subject.metric, each.score) for each in row] for row in found]
+    variants = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
+    scores = np.array(
+        [[np.nan if each is None else in_axis_units(subject.metric, each.score) for each in row] for row in variants]
     )
-    mesh = axes.pcolormesh(shown, cmap="cividis", edgecolors="white", linewidth=1)
-    middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
-    for row, column in np.argwhere(~np.isnan(shown)).tolist():
-        value = shown[row, column]
+    mesh = axes.pcolormesh(scores, cmap="cividis", edgecolors="white", linewidth=1)
+    middle = (np.nanmin(scores) + np.nanmax(scores)) / 2
+    for row, column in np.argwhere(~np.isnan(scores)).tolist():
+        value = scores[row, column]
         color = ON_LIGHT if value >= middle else ON_DARK
         axes.text(column + 0.5, row + 0.5, f"{value:.4g}", ha="center", va="center", color=color)
     axes.set_xticks(np.arange(len(betas)) + 0.5, [f"{beta:g}" for beta in betas])
@@ -282,11 +284,15 @@ def _errors(subject: Subject) -> list[Drawing]:
         groups = subject.values(other) if other in subject.keys else [None]
         for group in groups:
             fixed = {} if group is None else {other: group}
-            found = [(value, subject.find({key: value} | fixed)) for value in subject.values(key)]
-            points = [(value, each.mean(quantity)) for value, each in found if each is not None]
-            known = [(value, error) for value, error in points if error is not None]
+            variants = [(value, subject.find({key: value} | fixed)) for value in subject.values(key)]
+            points = [(value, each.mean(quantity)) for value, each in variants if each is not None]
+            measured_points = [(value, error) for value, error in points if error is not None]
             label = setting_label(other, group) if fixed else symbol
-            axes.plot(*zip(*known, strict=True), label=label, **group_style(subject, other, group, len(known)))
+            axes.plot(
+                *zip(*measured_points, strict=True),
+                label=label,
+                **group_style(subject, other, group, len(measured_points)),
+            )
         place_legend(figure, axes)
         caption = "Corollary 1's sums of the ratios are in the table below." if subject.as_paper else ""
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))

@@ -65,15 +65,17 @@ def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], f
     Among those whose cost is within ``TIE`` of the smallest, the best one.
     """
     reference = subject.reference
-    kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]  # rounding
-    cheapest = min(map(cost, kept))  # the reference is among them
-    return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=merit)
+    accurate = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]  # rounding
+    cheapest = min(map(cost, accurate))  # the reference is among them
+    return max((each for each in accurate if cost(each) <= (1 + TIE) * cheapest), key=merit)
 
 
 def joint_cost(subject: Subject) -> Callable[[Variant], float]:
     """Return the joint cost function: the mean of the shares of the reference's bytes and multiply-accumulates."""
-    sent, macs = sent_bytes(subject.reference), train_macs(subject.reference)
-    return lambda variant: (sent_bytes(variant) / max(1.0, sent) + train_macs(variant) / max(1.0, macs)) / 2
+    reference_bytes, reference_macs = sent_bytes(subject.reference), train_macs(subject.reference)
+    return lambda variant: (
+        (sent_bytes(variant) / max(1.0, reference_bytes) + train_macs(variant) / max(1.0, reference_macs)) / 2
+    )
 
 
 def noise(one: Variant, other: Variant) -> str:
@@ -89,8 +91,8 @@ def noise(one: Variant, other: Variant) -> str:
     difference = abs(one.score - other.score)
     if difference * difference > 4 * variance / seeds:
         return ""
-    needed = f"{ceil(4 * variance / difference**2)} seeds would tell" if difference > 0 else "they are equal"
-    return f"less than the seeds differ by themselves: {needed}"
+    advice = f"{ceil(4 * variance / difference**2)} seeds would tell" if difference > 0 else "they are equal"
+    return f"less than the seeds differ by themselves: {advice}"
 
 
 def target_score(subject: Subject) -> float:
@@ -104,10 +106,10 @@ def target_score(subject: Subject) -> float:
 
 def reached(variant: Variant, target: float) -> Reached | None:
     """Return the costs of reaching the target; None if a seed never did."""
-    found = [(run, run.round_reaching(target)) for run in variant.runs]
+    rounds_by_run = [(run, run.round_reaching(target)) for run in variant.runs]
     spent = [
         (run.rows[at]["round"] + 1, run.bytes_by_round()[at], run.macs_by_round()[at], run.seconds_by_round()[at])
-        for run, at in found
+        for run, at in rounds_by_run
         if at is not None
     ]
-    return Reached(*map(mean, zip(*spent, strict=True))) if len(spent) == len(found) else None
+    return Reached(*map(mean, zip(*spent, strict=True))) if len(spent) == len(rounds_by_run) else None

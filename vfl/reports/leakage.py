@@ -49,11 +49,11 @@ def verdict(audit: Mapping[str, Any]) -> str:
 
 
 def _row(finding: Mapping[str, Any], *, repeated: bool) -> tuple[str, ...]:
-    known = finding["known"]
+    known_rows = finding["known"]
     return (
         "" if repeated else finding["attacker"],
         finding["attack"],
-        f"{known} row{'s' if known > 1 else ''}" if known else "no row",
+        f"{known_rows} row{'s' if known_rows > 1 else ''}" if known_rows else "no row",
         finding["measure"],
         _interval(finding["found"]),
         _interval(finding["control"]),

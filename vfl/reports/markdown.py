@@ -6,8 +6,8 @@ from collections.abc import Sequence
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table whose first column names its rows and whose other columns are numbers."""
     rule = "|---|" + "--:|" * (len(headings) - 1)
-    first, *rest = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
-    return [first, rule, *rest]
+    first, *body = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
+    return [first, rule, *body]
 
 
 def section(title: str, image: str | None, lines: Sequence[str]) -> str:

@@ -41,13 +41,13 @@ class Predicted(NamedTuple):
 def outcome_drawings(subject: Subject) -> list[Drawing]:
     """Return ROC, calibration and confusion matrix, or residuals, of a single run; none without predictions."""
     path = subject.folder / PREDICTIONS
-    found = read_predictions(path) if len(subject.runs) == 1 and path.exists() else None
-    if found is None:
+    predictions = read_predictions(path) if len(subject.runs) == 1 and path.exists() else None
+    if predictions is None:
         return []
-    if not found.classes:
-        return [_residuals(found)]
-    matrix = [_confusion(found)] if len(found.classes) <= MOST_CLASSES else []
-    return [_roc(found), _calibration(found), *matrix]
+    if not predictions.classes:
+        return [_residuals(predictions)]
+    matrix = [_confusion(predictions)] if len(predictions.classes) <= MOST_CLASSES else []
+    return [_roc(predictions), _calibration(predictions), *matrix]
 
 
 def read_predictions(path: Path) -> Predicted | None:
@@ -64,72 +64,81 @@ def read_predictions(path: Path) -> Predicted | None:
     columns = [place for place, name in enumerate(heading) if place > first + 1 and name.startswith("p_")]
     classes = tuple(heading[place].removeprefix("p_") for place in columns)
     codes = {str(escape_formula(name)): float(code) for code, name in enumerate(classes)}
-    labels, chosen = (np.array([codes[row[place]] for row in rows]) for place in (first - 1, first))
-    return Predicted(classes, labels, chosen, np.array([[float(row[place]) for place in columns] for row in rows]))
+    labels, predicted = (np.array([codes[row[place]] for row in rows]) for place in (first - 1, first))
+    return Predicted(classes, labels, predicted, np.array([[float(row[place]) for place in columns] for row in rows]))
 
 
-def confusion(found: Predicted) -> npt.NDArray[np.int64]:
+def confusion(predictions: Predicted) -> npt.NDArray[np.int64]:
     """Return the number of samples by class [C] and predicted class [C]."""
-    count = len(found.classes)
-    pairs = found.labels_N.astype(int) * count + found.chosen_N.astype(int)
+    count = len(predictions.classes)
+    pairs = predictions.labels_N.astype(int) * count + predictions.chosen_N.astype(int)
     return np.bincount(pairs, minlength=count**2).reshape(count, count)
 
 
-def calibration(found: Predicted) -> list[tuple[float, float]]:
+def calibration(predictions: Predicted) -> list[tuple[float, float]]:
     """Return by bin the mean predicted probability and the share for which it came true.
 
     Of two classes the second one's probability, of more the predicted class's.
     """
-    if len(found.classes) == 2:
-        told, true = found.probabilities_NC[:, 1], found.labels_N == 1
+    if len(predictions.classes) == 2:
+        probability_N, is_true_N = predictions.probabilities_NC[:, 1], predictions.labels_N == 1
     else:
-        told, true = found.probabilities_NC.max(axis=1), found.labels_N == found.chosen_N
-    bins = np.minimum((told * BINS).astype(int), BINS - 1)
-    return [(float(told[bins == each].mean()), float(true[bins == each].mean())) for each in np.unique(bins)]
+        probability_N, is_true_N = (
+            predictions.probabilities_NC.max(axis=1),
+            predictions.labels_N == predictions.chosen_N,
+        )
+    bins = np.minimum((probability_N * BINS).astype(int), BINS - 1)
+    return [
+        (float(probability_N[bins == each].mean()), float(is_true_N[bins == each].mean())) for each in np.unique(bins)
+    ]
 
 
-def _roc(found: Predicted) -> Drawing:
+def _roc(predictions: Predicted) -> Drawing:
     from sklearn import metrics as library  # pyright: ignore[reportMissingTypeStubs]  # slow to import, often unused
 
     metrics: Any = library
     figure, axes = new_axes("False positive rate", "True positive rate")
-    shown = [1] if len(found.classes) == 2 else [*range(len(found.classes))][:MOST_CURVES]
-    for position, code in enumerate(shown):
-        false, true, _ = metrics.roc_curve(found.labels_N == code, found.probabilities_NC[:, code])
+    codes = [1] if len(predictions.classes) == 2 else [*range(len(predictions.classes))][:MOST_CURVES]
+    for position, code in enumerate(codes):
+        false, true, _ = metrics.roc_curve(predictions.labels_N == code, predictions.probabilities_NC[:, code])
         area = metrics.auc(false, true)
-        axes.plot(false, true, label=f"{found.classes[code]}, AUC {area:.3f}", **curve_style(position, len(false)))
+        axes.plot(
+            false, true, label=f"{predictions.classes[code]}, AUC {area:.3f}", **curve_style(position, len(false))
+        )
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     place_legend(figure, axes)
     return Drawing("roc", "ROC, each class against the rest", CAPTION, figure)
 
 
-def _calibration(found: Predicted) -> Drawing:
-    whose = found.classes[1] if len(found.classes) == 2 else "the predicted class"
-    figure, axes = new_axes(f"Predicted probability of {whose}", "Share that came true")
-    points = calibration(found)
+def _calibration(predictions: Predicted) -> Drawing:
+    class_name = predictions.classes[1] if len(predictions.classes) == 2 else "the predicted class"
+    figure, axes = new_axes(f"Predicted probability of {class_name}", "Share that came true")
+    points = calibration(predictions)
     axes.plot(*zip(*points, strict=True), **curve_style(0, len(points)))
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
     return Drawing("calibration", "Calibration", f"{CAPTION} Means of {BINS} bins of equal width.", figure)
 
 
-def _confusion(found: Predicted) -> Drawing:
+def _confusion(predictions: Predicted) -> Drawing:
     figure, axes = new_axes("Predicted class", "Class")
     axes.grid(visible=False)
-    counts = confusion(found)
+    counts = confusion(predictions)
     axes.pcolormesh(counts, cmap="cividis", edgecolors="white", linewidth=1)
     for (row, column), count in np.ndenumerate(counts):
         color = ON_LIGHT if count >= counts.max() / 2 else ON_DARK
         axes.text(column + 0.5, row + 0.5, f"{count}", ha="center", va="center", color=color, fontsize=8)
-    places = np.arange(len(found.classes)) + 0.5
-    axes.set_xticks(places, found.classes, rotation=45 if len(found.classes) > 5 else 0)
-    axes.set_yticks(places, found.classes)
+    places = np.arange(len(predictions.classes)) + 0.5
+    axes.set_xticks(places, predictions.classes, rotation=45 if len(predictions.classes) > 5 else 0)
+    axes.set_yticks(places, predictions.classes)
     axes.invert_yaxis()
     axes.tick_params(length=0)
     return Drawing("confusion", "Confusion matrix", f"{CAPTION} Number of samples.", figure)
 
 
-def _residuals(found: Predicted) -> Drawing:
+def _residuals(predictions: Predicted) -> Drawing:
     figure, axes = new_axes("Label", "Prediction minus label")
-    axes.scatter(found.labels_N, found.chosen_N - found.labels_N, 9, color=INK, alpha=0.5, linewidths=0)
+    axes.scatter(
+        predictions.labels_N, predictions.chosen_N - predictions.labels_N, 9, color=INK, alpha=0.5, linewidths=0
+    )
     axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
     return Drawing("residuals", "Residuals", CAPTION, figure)

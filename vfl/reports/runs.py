@@ -49,8 +49,8 @@ class Variant:
     def mean(self, quantity: Quantity) -> float | None:
         """Return the mean of a quantity over the seeds; None if a run has none."""
         values = [quantity(run) for run in self.runs]
-        known = [value for value in values if value is not None]
-        return mean(known) if known and len(known) == len(values) else None
+        numbers = [value for value in values if value is not None]
+        return mean(numbers) if numbers and len(numbers) == len(values) else None
 
     @property
     def score(self) -> float:
@@ -113,11 +113,11 @@ class Subject:
 
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers in ascending order, others in order of appearance."""
-        found: list[Any] = []
+        distinct: list[Any] = []
         for variant in self.variants:
-            if variant.settings.get(key) not in found:
-                found.append(variant.settings.get(key))
-        return sorted(found) if all(is_number(value) for value in found) else found
+            if variant.settings.get(key) not in distinct:
+                distinct.append(variant.settings.get(key))
+        return sorted(distinct) if all(is_number(value) for value in distinct) else distinct
 
     @property
     def keys(self) -> list[str]:
@@ -140,13 +140,13 @@ class Subject:
         return next(matches, None)
 
 
-def load_subject(folder: Path, *others: Path) -> Subject:
+def load_subject(folder: Path, *more_folders: Path) -> Subject:
     """Read the folder of a run or a sweep, or several of any kind.
 
     Raises ConfigError if there is no finished run, or if metrics differ and not all runs have an accuracy.
     """
-    if others:
-        each_once = dict.fromkeys(run for each in (folder, *others) for run in _run_folders(each))
+    if more_folders:
+        each_once = dict.fromkeys(run for each in (folder, *more_folders) for run in _run_folders(each))
         return load_runs(list(each_once), folder)
     if (folder / "summary.json").exists():
         run = _load_run(folder, folder.resolve().name, {})
@@ -173,19 +173,19 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
     keys = [key for key in differing if key not in (SEED, "name")]
     short = all(len(str(each.get(key))) <= MOST_LETTERS for each in settings for key in keys)
     few = short and len(keys) <= MOST_KEYS and len({run.config.mode for run in runs}) == 1
-    told = [
+    distinguishing = [
         {key: each.get(key) for key in keys} if few else {RUN: run.name}
         for run, each in zip(runs, settings, strict=True)
     ]
-    named = [replace(run, settings=each) for run, each in zip(runs, told, strict=True)]
-    return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _variants(named), ())
+    labelled = [replace(run, settings=each) for run, each in zip(runs, distinguishing, strict=True)]
+    return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _variants(labelled), ())
 
 
 def _short_name(place: Path, places: Sequence[Path]) -> str:
     """Return a folder's name, with as many of the folders above it as tell it from the others."""
-    others = [each.parts for each in places if each != place]
+    other_places = [each.parts for each in places if each != place]
     depths = range(1, len(place.parts) + 1)
-    least = next((depth for depth in depths if all(each[-depth:] != place.parts[-depth:] for each in others)), 1)
+    least = next((depth for depth in depths if all(each[-depth:] != place.parts[-depth:] for each in other_places)), 1)
     return "/".join(place.parts[-least:])
 
 

@@ -34,11 +34,11 @@ def legend_styles(subject: Subject) -> list[tuple[str, dict[str, Any]]]:
     """Return the entries of a legend of all settings' points: of a grid its values, else every setting."""
     if not _is_grid(subject):
         return [(variant.label, point_style(subject, variant)) for variant in subject.variants[: len(COLORS)]]
-    first, *others = [_first(subject), *(key for key in subject.keys if key != _first(subject))]
-    shown = [first, *others] if len(others) == 1 else [first]
+    first, *other_keys = [_first(subject), *(key for key in subject.keys if key != _first(subject))]
+    listed = [first, *other_keys] if len(other_keys) == 1 else [first]
     return [
         (setting_label(key, value), _as_point(group_style(subject, key, value, 1)))
-        for key in shown
+        for key in listed
         for value in subject.values(key)
     ]
 
@@ -55,12 +55,12 @@ def _place(subject: Subject, variant: Variant) -> tuple[int, int]:
         place = subject.variants.index(variant)
         return place, place
     first = _first(subject)
-    others = [key for key in subject.keys if key != first]
-    if len(others) == 1:
-        second = subject.values(others[0]).index(variant.settings.get(others[0]))
+    other_keys = [key for key in subject.keys if key != first]
+    if len(other_keys) == 1:
+        second = subject.values(other_keys[0]).index(variant.settings.get(other_keys[0]))
     else:
-        rest = [[each.settings.get(key) for key in others] for each in subject.variants]
-        second = rest.index([variant.settings.get(key) for key in others])
+        combinations = [[each.settings.get(key) for key in other_keys] for each in subject.variants]
+        second = combinations.index([variant.settings.get(key) for key in other_keys])
     return _beside(subject, subject.values(first).index(variant.settings.get(first)), second), second
 
 

@@ -26,9 +26,9 @@ def draw_lost(axes: Axes, variants: list[Variant], subject: Subject) -> None:
     """Draw a bar per party and setting: the loss in the metric without the party, mean over the seeds."""
     width, every = 0.8 / len(variants), [_lost(variant) for variant in variants]
     names = list(dict.fromkeys(chain.from_iterable(every)))
-    for position, (variant, lost) in enumerate(zip(variants, every, strict=True)):
-        places = [names.index(name) + width * position for name in lost]
-        axes.bar(places, list(lost.values()), width, label=variant.label, **bar_style(subject, variant))
+    for position, (variant, losses) in enumerate(zip(variants, every, strict=True)):
+        places = [names.index(name) + width * position for name in losses]
+        axes.bar(places, list(losses.values()), width, label=variant.label, **bar_style(subject, variant))
     crowded = sum(map(len, names)) > LETTERS_ACROSS
     middles = [place + (0.8 - width) / 2 for place in range(len(names))]
     axes.set_xticks(middles, names, rotation=30 if crowded else 0, ha="right" if crowded else "center")
@@ -36,16 +36,16 @@ def draw_lost(axes: Axes, variants: list[Variant], subject: Subject) -> None:
 
 def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
     """Return a line per set of parties: its metric for each setting, mean over the seeds; "" if it was not tested."""
-    metric, known = variants[0].runs[0].metric, [_sets(variant) for variant in variants]
+    metric, sets_by_variant = variants[0].runs[0].metric, [_sets(variant) for variant in variants]
     return [
         (
             each.replace(AND, ", "),
             *(
                 format_metric(metric, _mean_value(variant, each)) if each in sets else ""
-                for variant, sets in zip(variants, known, strict=True)
+                for variant, sets in zip(variants, sets_by_variant, strict=True)
             ),
         )
-        for each in dict.fromkeys(chain.from_iterable(known))
+        for each in dict.fromkeys(chain.from_iterable(sets_by_variant))
     ]
 
 
@@ -60,5 +60,5 @@ def _mean_value(variant: Variant, parties: str) -> float:
 def _lost(variant: Variant) -> dict[str, float]:
     values = {each: _mean_value(variant, each) for each in _sets(variant)}
     metric = variant.runs[0].metric
-    lost = lost_without(values, _sets(variant)[0].split(AND), metric)
-    return {party: in_axis_units(metric, value) for party, value in lost.items()}
+    losses = lost_without(values, _sets(variant)[0].split(AND), metric)
+    return {party: in_axis_units(metric, value) for party, value in losses.items()}

@@ -126,8 +126,8 @@ def settings_table(subject: Subject) -> TableData:
     scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
     headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
     filled = [any(column) for column in zip(*rows, strict=True)]  # a single run's or clients' table has empty columns
-    kept = [tuple(compress(row, filled)) for row in (headings, *rows)]
-    return TableData("Settings", caption, kept[0], kept[1:])
+    columns = [tuple(compress(row, filled)) for row in (headings, *rows)]
+    return TableData("Settings", caption, columns[0], columns[1:])
 
 
 def _calibration_table(subject: Subject) -> list[TableData]:
@@ -144,7 +144,7 @@ def _calibration_table(subject: Subject) -> list[TableData]:
     ]
     if not rows:
         return []
-    told = [
+    notes = [
         f"{run.name}: {line}."
         for run in subject.runs
         for line in (worse_than_constant(run.summary), decision_line(run.summary))
@@ -155,24 +155,24 @@ def _calibration_table(subject: Subject) -> list[TableData]:
         "probabilities and the shares that came true differ, mean over ten bins."
     )
     headings = ("run", "log loss", "calibration error", "log loss of the shares")
-    return [TableData("Calibration", " ".join([caption, *told]), headings, rows)]
+    return [TableData("Calibration", " ".join([caption, *notes]), headings, rows)]
 
 
 def _constant_table(subject: Subject) -> list[TableData]:
     """Return the error of each run on amounts beside that of the best constant; none of classes."""
-    rows, told = list[tuple[str, ...]](), list[str]()
+    rows, notes = list[tuple[str, ...]](), list[str]()
     for run in subject.runs:
         values, constants = reached_metrics(run.summary)[1], run.summary.get("constant", {})
         for metric in constants.keys() - {"log_loss"}:
             rows.append((run.name, title(metric), _number(values.get(metric)), _number(constants[metric])))
-            told += [f"{run.name}: {line}."] if (line := worse_than_constant(run.summary)) else []
+            notes += [f"{run.name}: {line}."] if (line := worse_than_constant(run.summary)) else []
             if "coverage" in values:
-                told.append(
+                notes.append(
                     f"{run.name}: {values['coverage']:.1%} of the values are at or below the predicted quantile."
                 )
     caption = "The error beside that of the training rows' best constant: their mean, median or quantile."
     headings = ("run", "metric", "error", "of the constant")
-    return [TableData("Against a constant", " ".join([caption, *told]), headings, rows)] if rows else []
+    return [TableData("Against a constant", " ".join([caption, *notes]), headings, rows)] if rows else []
 
 
 def time_table(subject: Subject) -> TableData:
@@ -258,16 +258,16 @@ def _party_table(run: ReportedRun, variant: Variant) -> TableData:
 def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
     keys = ("samples", "uplink_bytes", "downlink_bytes", "train_macs", "train_time_s")
     headings = ("client", "samples", "sent up", "sent down", "MACs", "time")
-    shown = {name: [float(client[key]) for key in keys] for name, client in clients.items()}
+    columns_by_name = {name: [float(client[key]) for key in keys] for name, client in clients.items()}
     caption = "Of all rounds."
     if len(clients) > MOST_PARTIES:
-        columns = [sorted(values) for values in zip(*shown.values(), strict=True)]
+        columns = [sorted(values) for values in zip(*columns_by_name.values(), strict=True)]
         quantiles = (("smallest", 0), ("median", len(clients) // 2), ("largest", -1))
-        shown = {name: [column[place] for column in columns] for name, place in quantiles}
+        columns_by_name = {name: [column[place] for column in columns] for name, place in quantiles}
         caption += f" {len(clients)} clients took part; each column by itself."
     rows = [
         (name, f"{v[0]:.0f}", f"{amount(v[1])}B", f"{amount(v[2])}B", amount(v[3]).strip(), f"{v[4]:.1f} s")
-        for name, v in shown.items()
+        for name, v in columns_by_name.items()
     ]
     return TableData(title, caption, headings, rows)
 
@@ -275,10 +275,12 @@ def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
 def choice_table(subject: Subject) -> TableData:
     """Return each setting that is the cheapest for some number of points that may be lost, best score first."""
     costs = (sent_bytes, train_macs, joint_cost(subject))
-    chosen = [[cheapest_within(subject, most, cost) for most in MAY_BE_LOST] for cost in costs]
+    best_by_cost = [[cheapest_within(subject, most, cost) for most in MAY_BE_LOST] for cost in costs]
     rows: list[tuple[str, ...]] = []
     for variant in sorted(subject.variants, key=merit, reverse=True):
-        allowed = [[most for most, best in zip(MAY_BE_LOST, each, strict=True) if best is variant] for each in chosen]
+        allowed = [
+            [most for most, best in zip(MAY_BE_LOST, each, strict=True) if best is variant] for each in best_by_cost
+        ]
         if any(allowed):
             saved = (_percent(variant, lambda run: run.bytes_saved), _percent(variant, lambda run: run.macs_saved))
             spans = (f"for {_span(each)} {_unit(subject)}" if each else "" for each in allowed)

@@ -102,14 +102,14 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
 
 def _pictures(text: Path) -> set[str]:
     """Return the file names of a report's pictures."""
-    shown = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
-    return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", shown, flags=re.MULTILINE))
+    page = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
+    return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", page, flags=re.MULTILINE))
 
 
 def first(subject: Subject) -> list[str]:
     """Return a report's first sentences: what the other owners add, by ``lvfl compare``, and the advice, if known."""
-    told = [run.summary.get("comparison", {}).get("text", "") for run in subject.runs]
-    return [each for each in (*dict.fromkeys(told), advice(subject)) if each]
+    comparisons = [run.summary.get("comparison", {}).get("text", "") for run in subject.runs]
+    return [each for each in (*dict.fromkeys(comparisons), advice(subject)) if each]
 
 
 def about(subject: Subject) -> str:

@@ -100,7 +100,7 @@ class Executor(ABC, Generic[Handle]):
         running one complete its round and save it, and starts no other; a second one ends them at once
         (KeyboardInterrupt). Returns the name of the signal, or None. If this process dies, its runs die too.
         """
-        left = list(runs)
+        waiting = list(runs)
         running: dict[Handle, R] = {}
         done: dict[str, int] = {}  # rounds, by folder
         signals: list[str] = []
@@ -112,9 +112,9 @@ class Executor(ABC, Generic[Handle]):
 
         try:
             with stop_on_signal(interrupt):
-                while running or (left and not signals):
-                    while not signals and (run := self._next(left, running.values(), done)):
-                        left.remove(run)
+                while running or (waiting and not signals):
+                    while not signals and (run := self._next(waiting, running.values(), done)):
+                        waiting.remove(run)
                         handle = self.start(run, runs_dir)
                         running[handle] = run
                         if signals:  # came while it started, too early for `interrupt` to know it
@@ -126,7 +126,7 @@ class Executor(ABC, Generic[Handle]):
                         else:
                             del running[handle]
                         if isinstance(event, Lost):
-                            left.insert(0, run)  # first: others may wait for its rounds
+                            waiting.insert(0, run)  # first: others may wait for its rounds
                         on_event(run, event)
         finally:
             for handle in running:
@@ -146,14 +146,14 @@ class Executor(ABC, Generic[Handle]):
                 raise
             raise ConfigError(f"--out: {runs_dir.parent} cannot be written ({error.strerror})") from None
 
-    def _next(self, left: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
+    def _next(self, waiting: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
         """Return the first run that need not wait for another, if there is room for it."""
         at_work = list(running)
         # A run that has ended, finished or failed, or is not of this call, is not in here: nobody waits for it. One run
         # can always begin, as no two wait for each other.
-        unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
-        waits = {run.folder for run in left if run.after and unfinished.get(run.after[0], inf) < run.after[1]}
-        run = next((run for run in left if run.folder not in waits), None)
+        unfinished = {run.folder: done.get(run.folder, 0) for run in (*waiting, *at_work)}
+        waits = {run.folder for run in waiting if run.after and unfinished.get(run.after[0], inf) < run.after[1]}
+        run = next((run for run in waiting if run.folder not in waits), None)
         # No run overtakes it: if this one has no room, smaller ones wait as well.
         return run if run is not None and len(at_work) < self.slots(run) else None
 

@@ -103,8 +103,8 @@ class OnRay(Executor[RayRun]):
             min(int(node["Resources"].get(name, 0) // need) for name, need in needs.items()) for node in self._nodes()
         ]
         if not any(rooms):
-            asked = ", ".join(f"{need:g} {name}" for name, need in needs.items())
-            raise ConfigError(f"resources: no node has room for a run, which asks for {asked}; ask for less")
+            demand = ", ".join(f"{need:g} {name}" for name, need in needs.items())
+            raise ConfigError(f"resources: no node has room for a run, which asks for {demand}; ask for less")
         return min(sum(rooms), self.jobs or sum(rooms))
 
     def check(self, runs_dir: Path) -> None:
@@ -142,17 +142,17 @@ class OnRay(Executor[RayRun]):
 
     def receive(self, handle: RayRun, *, interrupted: bool) -> Event:
         """Return a run's next event, or how it died. Raises ConfigError for a node that cannot train at all."""
-        told = self.ray.exceptions
+        exceptions = self.ray.exceptions
         try:
             node, event = self.ray.get(next(handle.events))
-        except (told.RayError, StopIteration) as error:
+        except (exceptions.RayError, StopIteration) as error:
             if interrupted:  # Ray passes on nothing more, not always with an error; the process is about to save
                 wait_until_free(handle.run_dir)
                 return RunEnded(finished=False)
             why = "its events ended before it did" if isinstance(error, StopIteration) else _line(error)
             if isinstance(error, ConfigError):  # Ray gives its error the class of what was raised on the node as well
                 raise ConfigError(why) from None
-            if isinstance(error, told.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
+            if isinstance(error, exceptions.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
                 self._losses[handle.run.folder] += 1
                 return Lost()
             return RunEnded(finished=False, error=f"lost on Ray: {why}")
@@ -175,9 +175,9 @@ class OnRay(Executor[RayRun]):
 
     def _needs(self, run: QueuedRun) -> dict[str, float]:
         """Return a run's resources in Ray's terms; memory in bytes."""
-        asked = self.resources
-        gpus = float(run.config.device.startswith("cuda")) if asked.gpus is None else asked.gpus
-        return {"CPU": run.config.threads or 1, "GPU": gpus, "memory": int((asked.memory_gb or 0) * 1e9)}
+        resources = self.resources
+        gpus = float(run.config.device.startswith("cuda")) if resources.gpus is None else resources.gpus
+        return {"CPU": run.config.threads or 1, "GPU": gpus, "memory": int((resources.memory_gb or 0) * 1e9)}
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self.ray.nodes() if node["Alive"]]
@@ -251,8 +251,8 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address, **quiet)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         ray.shutdown()
-        what = f"ray={address}: give HOST:PORT of a cluster that this machine belongs to" if address else "ray"
-        raise ConfigError(f"--on {what} ({_line(error)})") from None
+        target = f"ray={address}: give HOST:PORT of a cluster that this machine belongs to" if address else "ray"
+        raise ConfigError(f"--on {target} ({_line(error)})") from None
 
 
 def _line(error: BaseException) -> str:

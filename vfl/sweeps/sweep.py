@@ -124,15 +124,15 @@ def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, v
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
-    left = [run for run in state.runs if run.folder not in state.summaries]
-    view.kept = len(state.runs) - len(left)
+    unfinished = [run for run in state.runs if run.folder not in state.summaries]
+    view.kept = len(state.runs) - len(unfinished)
 
     def on_event(run: SweepRun, event: Event) -> None:
         if isinstance(event, RunEnded):
             state.take(run, event)
         view.show(run, event, state.summaries.get(run.folder))
 
-    signal_name = executor.train(left, state.runs_dir, on_event)
+    signal_name = executor.train(unfinished, state.runs_dir, on_event)
     if signal_name is not None:
         raise KeyboardInterrupt(signal_name)
 

@@ -92,11 +92,11 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     path = find_config(path)
     file = _parse(path)
     inherited = read_settings(find_config(file.base, path.parent))
-    given = parse_overrides(overrides)
+    overridden = parse_overrides(overrides)
     varied = {*file.grid, *(key for entry in file.entries for key in entry)}
-    for key in given.keys() & varied:
+    for key in overridden.keys() & varied:
         raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
-    base = lay_over(inherited, file.settings | given)
+    base = lay_over(inherited, file.settings | overridden)
     parse_config(base)  # an error of the base should not name the first run's settings
     points = _points(path, file)
     sweep = Sweep(file.name, base, points, file.resources)

@@ -121,8 +121,10 @@ class SweepView:
 
     def _counts(self) -> str:
         ended = self.kept + self.finished + self.failed
-        left = self.total - ended - len(self.running)
-        counts = f"{self.kept + self.finished} finished, {self.failed} failed, {len(self.running)} running, {left} left"
+        waiting = self.total - ended - len(self.running)
+        counts = (
+            f"{self.kept + self.finished} finished, {self.failed} failed, {len(self.running)} running, {waiting} left"
+        )
         if not self.worked:
             return counts
         to_do = self.total - ended - sum(run.done / run.rounds for run in self.running.values())
@@ -132,9 +134,9 @@ class SweepView:
 
 def _clock(seconds: float) -> str:
     """Return the time of day in ``seconds`` from now, with the date if that is another day."""
-    then = time.localtime(time.time() + seconds)
-    today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
+    end = time.localtime(time.time() + seconds)
+    today = end[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", end)
 
 
 def _last_lines(log: Path) -> Sequence[str]:
@@ -155,5 +157,5 @@ def result_line(summary: Mapping[str, Any]) -> str:
 
 def names(runs: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
-    left = len(runs) - NAMED
-    return ", ".join(runs[:NAMED]) + (f" and {left} more" if left > 0 else "")
+    more = len(runs) - NAMED
+    return ", ".join(runs[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -30,8 +30,8 @@ class Tell(Callback):
         """Report the round."""
         metric = loop.metric
         score = metrics.get(f"{metric}/test")
-        told = None if score is None else f"{title(metric)} {format_metric(metric, score)}"
-        self.tell(Progress(round_index + 1, told))
+        text = None if score is None else f"{title(metric)} {format_metric(metric, score)}"
+        self.tell(Progress(round_index + 1, text))
 
 
 @private_files()
@@ -71,6 +71,6 @@ def _outcome(run: QueuedRun, runs_dir: Path, console: ShowConsole, tell: Callabl
     except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
-        told = f"{one_line(error)}{component_hint(error)}" if expected else f"{type(error).__name__}: {error}"
-        return RunEnded(finished=False, error=told, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
+        reason = f"{one_line(error)}{component_hint(error)}" if expected else f"{type(error).__name__}: {error}"
+        return RunEnded(finished=False, error=reason, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
     return RunEnded(outcome.finished)

@@ -43,8 +43,8 @@ def classes(
             f"horizontal.partition.samples_per_client: {samples_per_client} cannot be of {classes_per_client} classes; "
             "raise it or lower horizontal.partition.classes_per_client"
         )
-    held = _deal_classes(len(present), clients, classes_per_client, seed)
-    dealt = np.unique(held)
+    classes_by_client = _deal_classes(len(present), clients, classes_per_client, seed)
+    dealt = np.unique(classes_by_client)
     unused = len(present) - len(dealt)
     if unused:
         warnings.warn(
@@ -55,18 +55,19 @@ def classes(
     parts: list[list[Rows]] = [[] for _ in range(clients)]
     for index in dealt:
         label = int(present[index])
-        holders, positions = np.nonzero(held == index)  # clients, and which of each one's classes this is: its 0th, ...
+        # Clients, and the position of this class among each client's own.
+        holders, positions = np.nonzero(classes_by_client == index)
         rows = _shuffled_class(labels, label, seed)
         quotas = np.zeros(len(holders), dtype=np.int64)
         if samples_per_client is not None:
             quota, more = divmod(samples_per_client, classes_per_client)
             quotas = quota + (positions < more)  # a client's first classes have what does not divide
-        needed = len(holders) if samples_per_client is None else int(quotas.sum())
-        if needed > len(rows):
+        needed_rows = len(holders) if samples_per_client is None else int(quotas.sum())
+        if needed_rows > len(rows):
             field = "horizontal.clients" if samples_per_client is None else "horizontal.partition.samples_per_client"
             raise ValueError(
-                f"{field}: class {label} has {len(rows)} training samples, its {len(holders)} clients need {needed}; "
-                "lower it or raise data.train_samples"
+                f"{field}: class {label} has {len(rows)} training samples, its {len(holders)} clients need "
+                f"{needed_rows}; lower it or raise data.train_samples"
             )
         shares = np.array_split(rows, len(holders)) if samples_per_client is None else _cut(rows, quotas)
         for client, share in zip(holders.tolist(), shares, strict=True):
@@ -78,12 +79,12 @@ def _deal_classes(count: int, clients: int, per_client: int, seed: int) -> NDArr
     """Return the indices of each client's classes [clients, per_client]: always those dealt least so far."""
     rng = stream(seed, "classes")
     dealt = np.zeros(count, dtype=np.int64)
-    held = np.empty((clients, per_client), dtype=np.int64)
+    classes_by_client = np.empty((clients, per_client), dtype=np.int64)
     for client in range(clients):
         order = rng.permutation(count)  # so that ties fall at random
-        held[client] = order[np.argsort(dealt[order], kind="stable")][:per_client]
-        dealt[held[client]] += 1
-    return held
+        classes_by_client[client] = order[np.argsort(dealt[order], kind="stable")][:per_client]
+        dealt[classes_by_client[client]] += 1
+    return classes_by_client
 
 
 def _shuffled_class(labels: NDArray[np.int64], label: int, seed: int) -> Rows:

@@ -55,22 +55,22 @@ def partition_samples(
     return SamplePartition(tuple(f"client_{number}" for number in range(1, clients + 1)), tuple(rows))
 
 
-def _divide(given: SamplePartitionConfig, train: Samples, clients: int, seed: int) -> list[Tensor]:
+def _divide(config: SamplePartitionConfig, train: Samples, clients: int, seed: int) -> list[Tensor]:
     labels = train.labels
     assert labels is not None
-    if given.kind in BY_LABEL and labels.dim() != 1:
+    if config.kind in BY_LABEL and labels.dim() != 1:
         raise ValueError(
-            f"horizontal.partition.kind: {given.kind} needs one label per sample, this text has one per character; "
+            f"horizontal.partition.kind: {config.kind} needs one label per sample, this text has one per character; "
             "choose natural, iid or gaussian"
         )
-    match given.kind:
+    match config.kind:
         case "iid":
-            return iid(len(train), clients, seed, given.samples_per_client)
+            return iid(len(train), clients, seed, config.samples_per_client)
         case "gaussian":
-            return gaussian(len(train), clients, seed, given.samples_per_client)
+            return gaussian(len(train), clients, seed, config.samples_per_client)
         case "classes":
-            return classes(labels, clients, given.classes_per_client or 2, seed, given.samples_per_client)
+            return classes(labels, clients, config.classes_per_client or 2, seed, config.samples_per_client)
         case "shards":
-            return shards(labels, clients, given.shards_per_client or 2, seed)
+            return shards(labels, clients, config.shards_per_client or 2, seed)
         case _:
-            return dirichlet(labels, clients, given.dirichlet_alpha or 0.5, seed, given.min_samples or 1)
+            return dirichlet(labels, clients, config.dirichlet_alpha or 0.5, seed, config.min_samples or 1)

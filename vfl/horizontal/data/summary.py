@@ -73,16 +73,18 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
     More than `NAMED_BARS` clients are ordered by size, the largest first, and clients of equal size by their main
     classes.
     """
-    named = len(partition) <= NAMED_BARS
-    order = list(range(len(partition))) if named else _by_size_and_class(partition.sizes, counts)
+    names_fit = len(partition) <= NAMED_BARS
+    order = list(range(len(partition))) if names_fit else _by_size_and_class(partition.sizes, counts)
     colors = _colors(len(classes))
     figure = Figure(figsize=(9, 4.8), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    _stack(axes, counts[order].numpy(), [colors(index) for index in range(len(classes))], width=0.8 if named else 1.0)
+    _stack(
+        axes, counts[order].numpy(), [colors(index) for index in range(len(classes))], width=0.8 if names_fit else 1.0
+    )
     axes.set_title(_headline(partition.sizes, counts), fontsize=10, loc="left")
-    axes.set_xlabel("Client" if named else f"{len(partition)} clients, ordered by size")
+    axes.set_xlabel("Client" if names_fit else f"{len(partition)} clients, ordered by size")
     axes.set_ylabel("Samples" if int(counts.sum()) == sum(partition.sizes) else "Labels (characters)")
-    if named:
+    if names_fit:
         # A name is text, not TeX: a dollar sign would be read as its beginning.
         axes.set_xticks(range(len(partition)), partition.names, rotation=90, fontsize=8, parse_math=False)
     if len(classes) <= COUNTED_CLASSES:
@@ -114,9 +116,10 @@ def _stack(axes: Axes, counts_NK: NDArray[np.int64], colors: Sequence[tuple[floa
 
 
 def _headline(sizes: Sequence[int], counts: Tensor) -> str:
-    held = (counts > 0).sum(dim=1)
+    class_counts = (counts > 0).sum(dim=1)
     clients = "1 client" if len(sizes) == 1 else f"{len(sizes)} clients"
-    return f"{clients}, {sum(sizes)} samples, each {_spread(torch.tensor(sizes))} samples and {_spread(held)} classes"
+    samples = _spread(torch.tensor(sizes))
+    return f"{clients}, {sum(sizes)} samples, each {samples} samples and {_spread(class_counts)} classes"
 
 
 def _spread(values: Tensor) -> str:
@@ -141,9 +144,9 @@ def _shown(sizes: Sequence[int]) -> list[int]:
 
 def _frequent(counts: Sequence[int], classes: Sequence[str]) -> list[str]:
     """Return the number of classes held and the most frequent ones with their counts."""
-    held = sorted((index for index, count in enumerate(counts) if count), key=lambda index: -counts[index])
-    named = [f"{_visible(classes[index])}: {counts[index]}" for index in held[:FREQUENT]]
-    return [str(len(held)), escape(", ".join(named))]
+    present = sorted((index for index, count in enumerate(counts) if count), key=lambda index: -counts[index])
+    most_frequent = [f"{_visible(classes[index])}: {counts[index]}" for index in present[:FREQUENT]]
+    return [str(len(present)), escape(", ".join(most_frequent))]
 
 
 def _visible(name: str) -> str:

@@ -50,9 +50,9 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
     train, test = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
     for end, part in zip(accumulate(map(len, texts)), texts, strict=True):  # end: of this text, in the row of all codes
         x, y = windows(codes[end - len(part) : end])
-        kept = len(x) - len(x) // TEST_SHARE
-        train.append((x[:kept], y[:kept]))
-        test.append((x[kept:], y[kept:]))
+        train_size = len(x) - len(x) // TEST_SHARE
+        train.append((x[:train_size], y[:train_size]))
+        test.append((x[train_size:], y[train_size:]))
     if not any(len(x) for x, _ in test):
         raise ValueError(
             f"data.dataset.root: '{root}' is too short: it takes {TEST_SHARE} windows of {WINDOW} characters by one "
@@ -87,7 +87,7 @@ def split_roles(text: str) -> dict[str, str]:
             speeches.setdefault(heading[1].strip(), []).append(paragraph[heading.end() :])
     if 2 * sum(map(len, speeches.values())) < len(paragraphs):
         return {}
-    return {role: "\n".join(said) for role, said in speeches.items()}
+    return {role: "\n".join(lines) for role, lines in speeches.items()}
 
 
 def encode(texts: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:

@@ -79,9 +79,11 @@ def natural(
         raise ValueError(
             f"horizontal.clients: {clients} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
         )
-    chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
+    owner_indices: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
     by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())  # rows sorted by owner, cut between owners
-    return tuple(owners.names[index] for index in chosen), ascending([by_owner[index] for index in chosen])
+    return tuple(owners.names[index] for index in owner_indices), ascending(
+        [by_owner[index] for index in owner_indices]
+    )
 
 
 def check_enough(clients: int, samples: int) -> None:

@@ -65,13 +65,13 @@ class BatchedEngine(LocalEngine):
         twin.module, twin.stack = stack_model(twin.model)
         twin.gradients_KP = self.gradients_KP.double()
         rows = [torch.arange(count, device=twin.features.device) % len(twin.features) for count in COMPARED]
-        with seeded(0, "comparison of engines") as drawn:
+        with seeded(0, "comparison of engines") as has_drawn:
             before = _device_stream(self.features)
             try:
                 expected_KP = [twin._own_gradient(rows_B) for rows_B in rows]
             except (RuntimeError, ValueError):  # as of BatchNorm over one value: the training itself will say so
                 return
-            if drawn() or not torch.equal(before, _device_stream(self.features)):
+            if has_drawn() or not torch.equal(before, _device_stream(self.features)):
                 raise refusal("its code draws random numbers")
         start_P, statistics_Q = twin.model.weights_P, twin.model.statistics_Q
         tasks = [LocalTask(k, rows_B, start_P, statistics_Q, [rows_B], 1.0) for k, rows_B in enumerate(rows)]
@@ -176,16 +176,16 @@ class BatchedEngine(LocalEngine):
             place.copy_(gradient)  # nothing to do where it was computed there
         return losses_K.detach()
 
-    def _full_gradients(self, wanted: Mapping[int, LocalTask]) -> dict[int, Tensor]:
+    def _full_gradients(self, tasks: Mapping[int, LocalTask]) -> dict[int, Tensor]:
         """Return the gradients over all rows at the starts of some tasks, by the same keys."""
-        if not wanted:
+        if not tasks:
             return {}
-        work = _Work(list(wanted.values()), self.optimizer, self._gradient_rows(len(wanted)))
-        self._place(work, len(wanted))
-        rows = [task.rows_N for task in wanted.values()]
+        work = _Work(list(tasks.values()), self.optimizer, self._gradient_rows(len(tasks)))
+        self._place(work, len(tasks))
+        rows = [task.rows_N for task in tasks.values()]
         self._gradients(rows, [len(rows_N) for rows_N in rows])
         # Clients keep theirs, and not the others'.
-        return {place: work.gradients_KP[row].clone() for row, place in enumerate(wanted)}
+        return {place: work.gradients_KP[row].clone() for row, place in enumerate(tasks)}
 
 
 def _device_stream(values: Tensor) -> Tensor:

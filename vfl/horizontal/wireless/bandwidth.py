@@ -30,21 +30,21 @@ def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     so that it keeps all its digits even if it is very close to that time.
     """
     devices_M = np.sort(np.asarray(devices, dtype=np.int64))
-    chosen = cell.take(devices_M)
-    if not len(chosen):
+    selected = cell.take(devices_M)
+    if not len(selected):
         return _schedule(cell, devices_M, np.empty(0))
-    least_M = chosen.least_transmission_s
-    earliest_M = chosen.compute_s_K + least_M
+    least_M = selected.least_transmission_s
+    earliest_M = selected.compute_s_K + least_M
     gap_M = earliest_M.max() - earliest_M
 
     def bands(beyond_s: float) -> Floats:
-        return _divide(chosen.snr_hz_K, snr_of_excess((beyond_s + gap_M) / least_M))
+        return _divide(selected.snr_hz_K, snr_of_excess((beyond_s + gap_M) / least_M))
 
     def balance(beyond_s: float) -> float:
         return cell.bandwidth_hz / float(bands(beyond_s).sum()) - 1
 
     # [0, latest_s] holds the root: at 0 the device that is last even so would need an infinite band.
-    even_M = excess_of_snr(chosen.snr_hz_K * len(chosen) / cell.bandwidth_hz)
+    even_M = excess_of_snr(selected.snr_hz_K * len(selected) / cell.bandwidth_hz)
     latest_s = float((even_M * least_M - gap_M).max())  # what an even split reaches is never better
     beyond_s = _root(balance, 0.0, latest_s)
     bands_M = bands(beyond_s)
@@ -75,20 +75,20 @@ def drop_neediest(cell: Cell, needs_K: Floats, devices: Indices) -> Indices:
     return by_need[np.cumsum(needs_K[by_need]) <= cell.bandwidth_hz]
 
 
-def quickest(cell: Cell, chosen: Sequence[int] | Indices, candidates: Indices) -> int:
+def quickest(cell: Cell, selected: Sequence[int] | Indices, candidates: Indices) -> int:
     """Return the candidate whose inclusion makes the shortest round; all must be possible by the deadline.
 
     One bisection suffices for all: with candidate i the round has the length t at which the needs of the chosen devices
     and of i sum to B. All needs fall with t, so the shortest of these rounds is the one with the smallest need.
     """
-    together, apart = cell.take(chosen), cell.take(candidates)
+    selected_cell, candidate_cell = cell.take(selected), cell.take(candidates)
 
     def balance(seconds: float) -> float:
-        needed = needed_bands(together, seconds).sum() + needed_bands(apart, seconds).min()
-        return cell.bandwidth_hz / float(needed) - 1
+        needed_hz = needed_bands(selected_cell, seconds).sum() + needed_bands(candidate_cell, seconds).min()
+        return cell.bandwidth_hz / float(needed_hz) - 1
 
     seconds = _root(balance, 0.0, cell.deadline_s)
-    return int(candidates[needed_bands(apart, seconds).argmin()])
+    return int(candidates[needed_bands(candidate_cell, seconds).argmin()])
 
 
 def transmission_seconds(cell: Cell, bandwidth_hz: float | Floats) -> Floats:
@@ -136,5 +136,5 @@ def _divide(snr_hz: Floats, snr: Floats) -> Floats:
 
 
 def _schedule(cell: Cell, devices_M: Indices, bands_M: Floats) -> Schedule:
-    chosen = cell.take(devices_M)
-    return Schedule(devices_M, bands_M, chosen.compute_s_K, transmission_seconds(chosen, bands_M))
+    selected = cell.take(devices_M)
+    return Schedule(devices_M, bands_M, selected.compute_s_K, transmission_seconds(selected, bands_M))

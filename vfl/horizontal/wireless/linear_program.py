@@ -25,10 +25,10 @@ def linear_program(cell: Cell) -> Schedule:
     if not len(reachable):
         return allocate(cell, [])
     alpha, theta = _solve(1 / cell.steps_K[reachable], needs_K[reachable] / cell.bandwidth_hz)
-    chosen = np.round(alpha / theta) >= 1
-    if not chosen.any():
-        chosen[alpha.argmax()] = True
-    return allocate(cell, drop_neediest(cell, needs_K, reachable[chosen]))
+    selected = np.round(alpha / theta) >= 1
+    if not selected.any():
+        selected[alpha.argmax()] = True
+    return allocate(cell, drop_neediest(cell, needs_K, reachable[selected]))
 
 
 def _solve(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, float]:
@@ -38,11 +38,11 @@ def _solve(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, float]:
     1 / K, as at most K devices are selected.
     """
     count = len(needs_K)
-    eye, none = np.eye(count), np.zeros((count, 1))
+    eye, zeros = np.eye(count), np.zeros((count, 1))
     at_most_zero = np.block(  # columns: alpha [K], beta [K], theta
         [
-            [np.diag(needs_K), -eye, none],  # a selected device has the band that it needs
-            [-eye, eye, none],  # one that is left out has none
+            [np.diag(needs_K), -eye, zeros],  # a selected device has the band that it needs
+            [-eye, eye, zeros],  # one that is left out has none
             [np.zeros((1, count)), np.ones((1, count)), -np.ones((1, 1))],  # together they have the band
         ]
     )

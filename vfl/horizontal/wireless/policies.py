@@ -32,15 +32,15 @@ def greedy(cell: Cell, gamma: float) -> Schedule:
         return allocate(cell, [])
     # The objective of one device is (1 + gamma) / tau_i: least for the most steps.
     alone_s_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz)
-    chosen = [int(min(reachable, key=lambda device: (-cell.steps_K[device], alone_s_K[device])))]
+    selected = [int(min(reachable, key=lambda device: (-cell.steps_K[device], alone_s_K[device])))]
     idle_K = np.ones(len(cell), dtype=bool)
     while True:
-        idle_K[chosen[-1]] = False
-        fits_K = needs_K[chosen].sum() + needs_K <= cell.bandwidth_hz
-        candidates = np.flatnonzero(idle_K & fits_K & lowers_objective(cell.steps_K, cell.steps_K[chosen], gamma))
+        idle_K[selected[-1]] = False
+        fits_K = needs_K[selected].sum() + needs_K <= cell.bandwidth_hz
+        candidates = np.flatnonzero(idle_K & fits_K & lowers_objective(cell.steps_K, cell.steps_K[selected], gamma))
         if not len(candidates):
-            return allocate(cell, chosen)
-        chosen.append(quickest(cell, chosen, candidates))
+            return allocate(cell, selected)
+        selected.append(quickest(cell, selected, candidates))
 
 
 def lowers_objective(steps_K: Indices, steps_Q: Indices, gamma: float) -> npt.NDArray[np.bool_]:
@@ -73,17 +73,17 @@ def computation_minimization(cell: Cell) -> Schedule:
 
 def device_maximization(cell: Cell) -> Schedule:
     """Return DM's schedule: repeatedly the device that lengthens the round least, over an even split of the band."""
-    chosen: list[int] = []
-    while len(chosen) < len(cell):
+    selected: list[int] = []
+    while len(selected) < len(cell):
         # One device more leaves each a smaller band, which slows those already chosen as well.
-        seconds_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz / (len(chosen) + 1))
+        seconds_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz / (len(selected) + 1))
         idle_s_K = seconds_K.copy()
-        idle_s_K[chosen] = np.inf
+        idle_s_K[selected] = np.inf
         best = int(idle_s_K.argmin())  # the first to finish lengthens the round least
-        if seconds_K[[*chosen, best]].max() > cell.deadline_s:
+        if seconds_K[[*selected, best]].max() > cell.deadline_s:
             break
-        chosen.append(best)
-    return split_evenly(cell, chosen)
+        selected.append(best)
+    return split_evenly(cell, selected)
 
 
 def _longest_prefix(cell: Cell, order_K: Indices) -> Schedule:
