@@ -57,6 +57,49 @@ def test_all_words_are_known_everywhere(fitted: vfl.VerticalClassifier):
             fitted.predict({"left": frames()["left"]}, missing_parties=word)
 
 
+@pytest.mark.filterwarnings("ignore:no better than a constant", "ignore:training.class_weights")
+@pytest.mark.parametrize(
+    "labels", [np.array(["no", "yes"]), np.array([1, 2]), np.array([3.0, 5.0]), np.array([False, True])]
+)
+@pytest.mark.parametrize("spelling", ["objects", "text", "nested", "codes"])
+def test_settings_name_classes_as_the_labels_do(labels: Any, spelling: str):
+    """Weights and the positive class, whatever the labels are; places among the classes go on to work."""
+    first, second = labels.tolist()
+    weights = {
+        "objects": {"training.class_weights": {first: 1.0, second: 3.0}},
+        "text": {"training.class_weights": {str(second): 3.0}},
+        "nested": {"training": {"class_weights": {str(second): 3.0}}},
+        "codes": {"training.class_weights": {"0": 1.0, "1": 3.0}},
+    }[spelling]
+    if spelling == "codes" and str(first) == "1":
+        pytest.skip("1 is the first class's name")
+    positive = {"data.positive_class": "0" if spelling == "codes" else str(first)}
+    made = [
+        vfl.VerticalClassifier(**QUICK | {"settings": QUICK["settings"] | weights | positive}),
+        vfl.VerticalClassifier(**QUICK | {"settings": QUICK["settings"] | weights}, positive_class=first),
+    ]
+    for model in made:
+        run = model.fit(frames(), labels[Y]).run_
+        task: Any = model._trained.joint.task
+        assert dict(zip(task.names, task.weights, strict=True)) == {"0": 1.0, "1": 3.0}
+        assert task.positive == "0"
+        assert run.summary["positive_class"] == str(first)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("training.class_weights", {"yess": 2.0}),
+        ("training.class_weights", {"2": 2.0}),
+        ("data.positive_class", "maybe"),
+    ],
+)
+def test_a_class_that_the_labels_lack_is_named(setting: str, value: Any):
+    named = value if isinstance(value, str) else next(iter(value))
+    with pytest.raises(ConfigError, match=f"{setting}: no class is called '{named}'"):
+        vfl.VerticalClassifier(settings={setting: value}).fit(frames(), np.array(["no", "yes"])[Y])
+
+
 COLOURS = ["red", "blue"] * (N // 2)
 FRAMES: dict[str, Any] = {
     "polars text": pl.DataFrame({"a": X[:, 0], "c": COLOURS}),

@@ -35,6 +35,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from vfl.api.frames_to_files import (
     LABEL,
     OwnerTable,
+    by_code,
     check_given,
     check_labels,
     classes_of,
@@ -46,6 +47,7 @@ from vfl.api.frames_to_files import (
     places,
     refuse_repeated,
     weights_of,
+    with_names,
     write_new,
     write_owners,
 )
@@ -258,7 +260,8 @@ class _Vertical(BaseEstimator):
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
         classes = getattr(self, "classes_", ())  # none where the label is an amount
         with _in_own_words(str(folder)):
-            config = fitting_experiment(values, {**chosen, **(self.settings or {})}, len(classes), self.rounds)
+            config = fitting_experiment(values, {**chosen, **with_names(self.settings)}, len(classes), self.rounds)
+        config = by_code(config, [*map(str, classes)])
         check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
@@ -389,8 +392,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             if self.classes_.dtype.kind in "OU":
                 tell_alike("y", names)
             if self.positive_class is not None:
-                positive_last(tuple(names), str(self.positive_class), "positive_class")
-                chosen |= {"data.positive_class": str(names.index(str(self.positive_class)))}
+                *_, positive = positive_last(tuple(names), str(self.positive_class), "positive_class")
+                chosen |= {"data.positive_class": positive}
             self._fit(owners, codes_N, sample_weight, chosen)
             summary = self.run_.summary
             if "positive_class" in summary:  # the run's names are the codes

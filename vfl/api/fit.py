@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of
+from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of, with_names
 from vfl.base.modules import copy_model
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
@@ -141,7 +141,7 @@ def fit(
     own = _rows_by_party(parties, y)
     models = {party.name: copy_model(party.model) for party in parties}
     labels_N, classes = _labels(y)
-    config = _experiment(own, models, classes, {**named_loss(loss, settings), **(settings or {})})
+    config = _experiment(own, models, classes, {**named_loss(loss, settings), **with_names(settings)})
     for line in config.warnings():
         warnings.warn(line, stacklevel=2)
     own_loss = loss if callable(loss) else None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.base.errors import ConfigError, one_line
+from vfl.base.spelling import nearest_name
 from vfl.config import ExperimentConfig
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain
@@ -231,6 +232,38 @@ def classes_of(labels_N: NDArray[Any], fix: str) -> tuple[NDArray[Any], NDArray[
     if len(classes) < 2:
         raise ConfigError(f"y: holds one class only, {classes[0]!r}; {fix}")
     return classes, codes_N
+
+
+def with_names(settings: Mapping[str, object] | None) -> dict[str, object]:
+    """Return settings in which classes that have weights go by text, as {0: 1, 1: 5} is written in Python."""
+    named, key = dict(settings or {}), "training.class_weights"
+    if isinstance(weights := named.get(key), Mapping):
+        named[key] = {str(name): weight for name, weight in weights.items()}
+    return named
+
+
+def by_code(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
+    """Return an experiment whose settings have classes by their place among ``names``, as its files do.
+
+    Without names it stays as it is. Raises ConfigError for a class that is none of them.
+    """
+    from vfl.data.tables.labels import classes_called  # it imports PyTorch
+
+    def code(field: str, name: str) -> str:
+        meant = classes_called(name, names) or [names[int(name)] for each in range(len(names)) if str(each) == name]
+        if len(meant) != 1:
+            raise ConfigError(f"settings: {field}: no class is called {name!r}{nearest_name(name, names)}")
+        return str(names.index(meant[0]))
+
+    training, data = config.training, config.data
+    if not names:
+        return config
+    if isinstance(weights := training.class_weights, dict):
+        by_name = {code("training.class_weights", name): weight for name, weight in weights.items()}
+        training = training.model_copy(update={"class_weights": by_name})
+    if data.positive_class is not None:
+        data = data.model_copy(update={"positive_class": code("data.positive_class", data.positive_class)})
+    return config.model_copy(update={"training": training, "data": data})
 
 
 def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[np.float64]:

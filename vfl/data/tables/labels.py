@@ -105,10 +105,15 @@ def positive_last(
         return classes
     if len(classes) != 2:
         raise ConfigError(f"{field}: is for two classes, and there are {len(classes)}; leave it out")
-    meant = [name for name in classes if name == positive] or [name for name in classes if _is_one(name, positive)]
+    meant = classes_called(positive, classes)
     if len(meant) != 1:
         raise ConfigError(f"{field}: no class is called {positive!r}{nearest_name(positive, classes)}")
     return (*(name for name in classes if name != meant[0]), meant[0])
+
+
+def classes_called(name: str, classes: Sequence[str]) -> list[str]:
+    """Return the class that is written so, else those of which it is another spelling."""
+    return [each for each in classes if each == name] or [each for each in classes if _is_one(each, name)]
 
 
 def _is_one(name: str, positive: str) -> bool:
