@@ -23,6 +23,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a run, with labels at the server for all attacks"
     )
+    parser.add_places()
     parser.add_argument(
         "--rows", type=int, default=2000, metavar="N", help="training rows to measure on (default: 2000)"
     )
@@ -46,10 +47,10 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.runs.run_folder import PROCESSES
 
     if arguments.processes is None:
-        found = audit(arguments.run, arguments.rows).as_json()
+        found = audit(arguments.run, arguments.rows, arguments.places).as_json()
     else:
         folders = arguments.processes or sorted(path.parent for path in (arguments.run / PROCESSES).glob(f"*/{SEEN}"))
-        found = audit_recorded(arguments.run, folders, arguments.rows).as_json()
+        found = audit_recorded(arguments.run, folders, arguments.rows, arguments.places).as_json()
     show(found, console)
     path = arguments.run / AUDIT
     write_atomically(path, json.dumps(found, indent=1) + "\n")

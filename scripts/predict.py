@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
+    parser.add_places()
     parser.add_where("ask processes of this machine")
     parser.add_argument("--data", type=Path, metavar="FILE", help="samples to predict (default: the test set)")
     parser.add_argument(
@@ -68,7 +69,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     from vfl.runs.stored_run import Run
 
-    run = Run(arguments.run)
+    run = Run(arguments.run, arguments.places)
+    if arguments.places and (arguments.processes or arguments.listen):
+        raise ValueError(f"{arguments.places[0]}: goes with a run in this process")
     if arguments.out:
         check_output(arguments.out)
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent

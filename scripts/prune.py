@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run of one process")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="alpha=0.4, pruning.round_to=16")
+    of = "alpha=0.4, pruning.round_to=16; and where the run's data lie now, as data.tables.bank.file=bank.csv"
+    parser.add_argument("settings", nargs="*", metavar="key=value", help=of)
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN-pruned)")
 
 
@@ -32,10 +33,12 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.config.files import parse_overrides
     from vfl.runs.stored_run import Run
 
-    before = Run(arguments.run)
+    places = [each for each in arguments.settings if each.startswith(("data.", "training.start_from="))]
+    before = Run(arguments.run, places)
+    settings = parse_overrides([each for each in arguments.settings if each not in places])
     from vfl.predict.prune_run import prune
 
-    show(before, prune(before, parse_overrides(arguments.settings), run_dir=arguments.out), console)
+    show(before, prune(before, settings, run_dir=arguments.out), console)
     return DONE
 
 

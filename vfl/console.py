@@ -64,6 +64,11 @@ class OneLineParser(argparse.ArgumentParser):
             "overrides", nargs="*", default=[], metavar="key=value", help=f"settings to override, such as {example}"
         )  # fmt: skip
 
+    def add_places(self) -> None:
+        """Take where a run's data lie now."""
+        where = "where the run's data lie now, if they were moved, such as data.tables.bank.file=bank.csv"
+        self.add_argument("places", nargs="*", default=[], metavar="key=value", help=where)
+
     def add_party(self) -> None:
         """Add the arguments that tell the party and its folder."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")

@@ -28,7 +28,7 @@ from vfl.parties.network.transport.rpc import error_text, open_channel, open_str
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
 from vfl.predict.start_from import party_start
-from vfl.runs.run_folder import check_run, read_run_id
+from vfl.runs.run_folder import check_folder, read_run_id
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFi
 
 
 def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
-    check_run(run_dir, config, resume=True)
+    check_folder(run_dir, config)
     run = read_run_id(run_dir)
     if not run:
         return None, f"{run_dir} is of no run yet"

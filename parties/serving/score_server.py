@@ -16,7 +16,7 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.parties.serving.client_connection import PunctualLoop
 from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
 from vfl.parties.serving.scorer import Scorer
-from vfl.runs.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.run_folder import check_folder, only_process_in, read_run_id
 
 
 def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, console: Console) -> None:
@@ -25,7 +25,7 @@ def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, con
     The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
     cannot be served and for an address that cannot be bound.
     """
-    check_run(run_dir, config, resume=True)
+    check_folder(run_dir, config, "CONFIG")
     run = read_run_id(run_dir)
     if not run:
         raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")

@@ -48,7 +48,7 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
-from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id, read_secret
+from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret
 from vfl.runs.stored_run import Run
 
 LOOKS_S = 1.0
@@ -293,7 +293,7 @@ def serve_party(
     tls = load_identity(name, config.network, insecure=insecure)
     if not read_run_id(run_dir):
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
-    check_run(run_dir, config, resume=True)
+    check_folder(run_dir, config)
     secret = read_secret(config.serving.key_secret)
     source, audit = _trained_source(run_dir, name), ActionLog(run_dir)
     hello = _serving_hello(config, name, run_dir)

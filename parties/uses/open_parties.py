@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.digest import check_same_data
+from vfl.base.digest import blaming, check_same_data
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import DONE
@@ -34,7 +34,7 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.predict.predict import check_absent
 from vfl.predict.trained_run import RunCheckpoint, check_whole_images, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.run_folder import check_folder, only_process_in, read_run_id
 from vfl.runs.runtime import Runtime, start_runtime
 from vfl.runs.stored_run import Run
 
@@ -79,7 +79,8 @@ class DiallingParties:
 
         def use_joint(connections: Connections, session: int) -> T:
             links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
-            check_same_data("the labels", own["data_digest"], held.train.digest(held.test))
+            with blaming(str(self.run_dir)):
+                check_same_data("the labels", own["data_digest"], held.train.digest(held.test))
             joint = build_joint_model(links, held.train.task, wanted, config, self.runtime, own)
             joint.roster.load(self.trained.sections)
             return use(replace(joint, new=samples is not None, labelled=labelled))
@@ -118,7 +119,7 @@ def open_parties(
     """
     run = Run(run_dir)
     trained = read_checkpoint(run)
-    check_run(run_dir, config, resume=True)
+    check_folder(run_dir, config, "--listen")
     check_whole_images(run, trained.sections[OWNER].get("reports", {}))
     if not read_run_id(run_dir):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")

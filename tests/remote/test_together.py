@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
+from fork_server import ROOT
+from remote.conftest import outcome_of
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -51,3 +53,16 @@ def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_pr
     assert federation.wait(TOGETHER) == 0, federation.log(TOGETHER)
     assert not processes_of(federation.run_dir)
     assert federation.outcome() == in_process(**sections)
+
+
+@pytest.mark.release
+def test_its_run_goes_on_where_it_was_moved_to(federate, in_process):
+    """The processes' own configurations name files within the run's folder by whole paths."""
+    data = {"partition": {"columns": 1}}
+    federation = federate(training={"rounds": 2}, data=data)
+    federation.start_together()
+    assert federation.wait(TOGETHER) == 0, federation.log(TOGETHER)
+    moved = federation.run_dir.rename(federation.folder / "moved")
+    federation.launch(TOGETHER, [str(ROOT / "scripts/train.py"), str(moved), "--resume", "training.rounds=3"])
+    assert federation.wait(TOGETHER) == 0, federation.log(TOGETHER)
+    assert outcome_of(moved) == in_process(training={"rounds": 3}, data=data)

@@ -66,13 +66,15 @@ class LeakageAudit:
         }
 
 
-def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
+def audit(run_dir: Path, rows: int = MOST_ROWS, places: Sequence[str] = ()) -> LeakageAudit:
     """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
+
+    ``places`` are those of `Run`.
 
     Raises as ``load_run_with_data``, and ConfigError for a number of rows that leaves nothing to measure on.
     """
     _check_rows(rows)
-    run = Run(run_dir)
+    run = Run(run_dir, places)
     trained = load_run_with_data(run)
     *earlier, last = run.checkpoints.rounds()
     config = trained.server.config
@@ -91,14 +93,16 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     return LeakageAudit(last, tuple(findings), by_round, left_out)
 
 
-def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS) -> LeakageAudit:
+def audit_recorded(
+    run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS, places: Sequence[str] = ()
+) -> LeakageAudit:
     """Attack with what party processes recorded of their own last round (``privacy.record``), in ``folders``.
 
     Only configuration and data of the run are read, nobody's model. Raises ConfigError for folders without a
     recording, or of another run, and as ``load_config`` and the data's source.
     """
     _check_rows(rows)
-    config = Run(run_dir).config
+    config = Run(run_dir, places).config
     recorded = [read_recording(folder) for folder in folders]
     if not recorded:
         raise ConfigError(f"{run_dir}: no party process recorded here; train with privacy.record=true, or name FOLDERs")

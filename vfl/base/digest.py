@@ -1,10 +1,13 @@
 """Digests of weights: equal digests mean equal bits."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+from vfl.base.errors import ConfigError
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -17,10 +20,23 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+class OtherData(ConfigError):  # noqa: N818 - says what it found
+    """Data are not those of the saved run."""
+
+
 def check_same_data(owner: str, saved: str, present: str) -> None:
-    """Raise ValueError if a run would continue with other data than it was saved with."""
+    """Raise OtherData if a run would continue with other data than it was saved with."""
     if saved != present:
-        raise ValueError(f"--resume: {owner} are not those of the saved run; restore the data or start a new run")
+        raise OtherData(f"--resume: {owner} are not those of the saved run; restore the data or start a new run")
+
+
+@contextmanager
+def blaming(what: str) -> Generator[None]:
+    """Name in OtherData, in place of ``--resume``, what a command without that option was given."""
+    try:
+        yield
+    except OtherData as error:
+        raise ConfigError(str(error).replace("--resume", what, 1)) from None
 
 
 def combined_digest(digests: Mapping[str, str]) -> str:

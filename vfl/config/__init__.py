@@ -7,6 +7,7 @@ from vfl.base.errors import ConfigError
 from vfl.config.experiment import ExperimentConfig, TrainingConfig
 from vfl.config.files import (
     changed_keys,
+    changed_keys_but_places,
     dotted_settings,
     dump_config,
     load_config,
@@ -25,6 +26,7 @@ __all__ = [
     "OptimizerConfig",
     "TrainingConfig",
     "changed_keys",
+    "changed_keys_but_places",
     "dotted_settings",
     "dump_config",
     "load_config",

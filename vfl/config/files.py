@@ -1,7 +1,7 @@
 """Reading and writing configurations in YAML, and the one-line errors about them. No other module knows YAML."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -163,14 +163,25 @@ def _absolute(value: object) -> object:
 
 def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
     """Return the dotted keys, with both values, in which two experiments differ."""
+    return [f"{key} ({old} -> {new})" for key, old, new in _changes(before, after)]
+
+
+def changed_keys_but_places(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
+    """Return the same without files that lie elsewhere: that is their owner's own affair, what they hold counts."""
+    return [
+        f"{key} ({old} -> {new})"
+        for key, old, new in _changes(before, after)
+        if not (isinstance(old, Path) and isinstance(new, Path))
+    ]
+
+
+def _changes(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[tuple[str, object, object]]:
     # Dumped to dicts, so that a schedule, one setting in `dotted_settings`, is compared entry by entry.
     old, new = (_flat(config.model_dump(), "", dict) for config in (before, after))
-    absent = "(absent)"
-    return [
-        f"{key} ({old.get(key, absent)} -> {new.get(key, absent)})"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key, absent) != new.get(key, absent)
-    ]
+    for key in sorted(old.keys() | new.keys()):
+        values = (old.get(key, "(absent)"), new.get(key, "(absent)"))
+        if values[0] != values[1]:
+            yield key, *values
 
 
 def dotted_settings(config: ExperimentConfig) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vfl.base.macs import count_parameters
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.files import lay_over, parse_config, read_settings
+from vfl.config.files import lay_over, parse_config
 from vfl.config.schedules import schedule_of, value_at
 from vfl.core.local import InProcess
 from vfl.core.server import OWNER, HeadServer
@@ -79,8 +79,8 @@ def _pruned_config(run: Run, settings: Mapping[str, object]) -> ExperimentConfig
     if "alpha" not in settings:
         raise ConfigError("alpha: is missing; name the share of the filters to remove, as alpha=0.4")
     given = {"pruning.refit": True, **settings, "controller": "fixed"}
-    values = read_settings(run.folder / "config.yaml")
-    return parse_config(lay_over(values, {f"lightweighting.{key}": value for key, value in given.items()}))
+    ratios = {f"lightweighting.{key}": value for key, value in given.items()}
+    return parse_config(lay_over(run.config.model_dump(), ratios))
 
 
 def _prune(built: InProcess, config: ExperimentConfig) -> None:

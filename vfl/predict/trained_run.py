@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from vfl.base.digest import check_same_data
+from vfl.base.digest import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import Start, build_finished_party, build_joint_model, build_party, training_labels
 from vfl.core.finished_party import FinishedParty
@@ -70,7 +70,8 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     source = open_source(config)
     load_all_names(source, sections)
     built = build_in_process(config, start_runtime(config), source=source, start=start)
-    built.server.load_state_dict(sections)
+    with blaming(str(run)):
+        built.server.load_state_dict(sections)
     for party in built.parties:
         party.model.eval()
     return built
@@ -95,7 +96,8 @@ def open_federation(run: Run, *, with_data: bool, prunable: bool = False) -> Loc
                 f"{run}: was trained by an earlier version and needs its training data: {error}"
             ) from None
     source, runtime = open_source(config), start_runtime(config)
-    held, raw, task, test = (_own_data if with_data else _random_data)(config, source, sections)
+    with blaming(str(run)):
+        held, raw, task, test = (_own_data if with_data else _random_data)(config, source, sections)
     parties: list[FinishedParty] = []
     for name, data in held.items():
         party = (

@@ -42,6 +42,17 @@ class RunOutcome:
         return KeyboardInterrupt(f"interrupted after {rounds} rounds; go on with run_dir={str(run_dir)!r}, resume=True")
 
 
+class KeepConfig(Callback):
+    """Writes a resumed run's settings and places of data once its data have proved to be the same."""
+
+    def __init__(self, run_dir: Path, config: ExperimentConfig) -> None:
+        self.run_dir, self.config = run_dir, config
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Write what has changed."""
+        update_config(self.run_dir, self.config)
+
+
 def run_experiment(
     config: ExperimentConfig,
     run_dir: Path,
@@ -82,7 +93,6 @@ def run_experiment(
         charts = opening(stage.tensorboard.front_page, built.algorithm.metric)
         console.print(f"{config.name}: run folder {run_dir}; {told}{how_to_watch(run_dir, charts)}")
         with only_process_in(run_dir):
-            update_config(run_dir, config)  # not in `open_run`: another process may still be training there
             store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
             if resume and not store.rounds():
                 console.print("--resume: no checkpoint is saved; begins with round 0")
@@ -107,7 +117,8 @@ def train(
     first = workers.rank == 0
     callbacks: list[Callback] = []
     if first:
-        callbacks += [stage.tensorboard, JsonLines(run_dir / "metrics.jsonl"), stage.progress, *built.callbacks]
+        rows = JsonLines(run_dir / "metrics.jsonl")
+        callbacks += [KeepConfig(run_dir, config), stage.tensorboard, rows, stage.progress, *built.callbacks]
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(

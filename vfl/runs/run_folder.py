@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from vfl.base.secret_files import FIX, is_open_to_others
-from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, with_whole_paths
+from vfl.config import (
+    ConfigError,
+    ExperimentConfig,
+    changed_keys_but_places,
+    dump_config,
+    load_config,
+    with_whole_paths,
+)
 from vfl.config.file_kinds import kind_of
 from vfl.runs.atomic import write_atomically
 
@@ -48,10 +55,20 @@ def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, 
 
 
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
-    """Check, before anything is loaded or written, that a run may begin or continue in the folder.
+    """Check, before anything is loaded or written, that a run may begin or, with ``--resume``, go on in the folder.
 
-    Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and a resume with
-    another configuration (naming the changed keys).
+    Raises ConfigError for a run that is there, unless ``resume``, and as ``check_folder``.
+    """
+    if not resume and (run_dir / "config.yaml").exists():
+        raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
+    check_folder(run_dir, config, "--resume")
+
+
+def check_folder(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir") -> None:
+    """Check the same for a process that always goes on in its folder, if there is something.
+
+    Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and another
+    configuration, naming the changed keys. Files may lie elsewhere: what they hold is checked when they are read.
     """
     if run_dir.is_file():
         raise ConfigError(f"--run-dir: {run_dir} is a file; name a folder")
@@ -60,14 +77,13 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         checkpoints = run_dir / "checkpoints"
         if checkpoints.is_dir() and any(checkpoints.iterdir()):
             raise ConfigError(f"--run-dir: {checkpoints} belong to a run whose {saved} is gone; name another folder")
-        return
-    if not resume:
-        raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(
-        saved_config(run_dir).settings_fixed_on_resume(), with_whole_paths(config).settings_fixed_on_resume()
-    )
-    if changes:
-        raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
+    elif changes := _changes_on_resume(run_dir, config):
+        raise ConfigError(f"{option}: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
+
+
+def _changes_on_resume(run_dir: Path, config: ExperimentConfig) -> list[str]:
+    saved, now = (each.settings_fixed_on_resume() for each in (saved_config(run_dir), with_whole_paths(config)))
+    return changed_keys_but_places(saved, now)
 
 
 def with_threads_of_run(run_dir: Path, config: ExperimentConfig) -> ExperimentConfig:
@@ -91,7 +107,7 @@ def open_run(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir")
                 write_atomically(saved, dump_config(with_whole_paths(config)))
     except OSError as error:
         raise ConfigError(f"{option}: {run_dir} cannot be written ({error.strerror})") from None
-    if saved_config(run_dir).settings_fixed_on_resume() != with_whole_paths(config).settings_fixed_on_resume():
+    if _changes_on_resume(run_dir, config):
         raise ConfigError(f"{option}: another run has just begun in {run_dir}; name another folder")
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.config import ConfigError, ExperimentConfig, changed_keys, load_config, with_whole_paths
+from vfl.config import (
+    ConfigError,
+    ExperimentConfig,
+    changed_keys,
+    changed_keys_but_places,
+    load_config,
+    with_whole_paths,
+)
 from vfl.config.file_kinds import kind_of
 from vfl.runs.run_folder import Row, read_json, saved_config
 
@@ -21,10 +28,13 @@ Columns = Any
 
 
 class Run:
-    """A training in its folder. Raises ValueError for a folder without a run."""
+    """A training in its folder. Raises ValueError for a folder without a run.
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder, self._named = Path(folder).resolve(), str(folder)
+    ``places`` say where its data lie now, if they were moved, as ``data.tables.bank.file=bank.csv``.
+    """
+
+    def __init__(self, folder: str | Path, places: Sequence[str] = ()) -> None:
+        self.folder, self._named, self._places = Path(folder).resolve(), str(folder), places
         if not (self.folder / "config.yaml").exists():
             joint = self.folder / "lvfl"
             compared = f", or {joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else ""
@@ -37,8 +47,14 @@ class Run:
 
     @cached_property
     def config(self) -> ExperimentConfig:
-        """The resolved experiment."""
-        return load_config(self.folder / "config.yaml")
+        """The resolved experiment. Raises ConfigError for ``places`` that are other settings."""
+        own = load_config(self.folder / "config.yaml")
+        if not self._places:
+            return own
+        moved = with_whole_paths(load_config(self.folder / "config.yaml", self._places))
+        if changes := changed_keys_but_places(own, moved):
+            raise ConfigError(f"{changes[0]}: is fixed in a run; name only where its data lie now, as data.file=FILE")
+        return moved
 
     @property
     def checkpoints(self) -> "CheckpointStore":

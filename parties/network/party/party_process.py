@@ -10,6 +10,7 @@ from typing import cast
 
 from rich.console import Console
 
+from vfl.base.digest import blaming
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import TrainingLabels, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol
@@ -39,7 +40,7 @@ from vfl.predict.start_from import party_start
 from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
-    check_run,
+    check_folder,
     forget_attempt,
     only_process_in,
     open_run,
@@ -139,7 +140,7 @@ def run_party(
     dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
     forget_attempt(run_dir, ACTIONS)
     config = with_threads_of_run(run_dir, config)
-    check_run(run_dir, config, resume=True)
+    check_folder(run_dir, config)
     start = partial(party_start, config, name, run_dir)
     holding = load_holding(config, name, samples, start(), _last_state(run_dir, config))
     restore = restorer(config, name, holding, workers, run_dir)
@@ -154,13 +155,12 @@ def run_party(
         check_welcome(run_dir, welcome.run)
         passed_on, warn = partial(pass_on, workers), notes.warn_of_unseen_values
         worker = PartyWorker(welcome.run, restore, store, start, consent, passed_on, notes.answer, holding.wanted, warn)
-        return partial(_obey, worker, run_dir, welcome.run)
+        return partial(_obey, worker, run_dir, welcome.run, config)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     view.page.present = dialer.present
     page, noting = view.page.served(config.network.metrics, console.print), ActionLog(run_dir).noting_end()
     with leading(workers), only_process_in(run_dir), noting as say_end, page, dialer, closing(view):
-        update_config(run_dir, config)
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
@@ -191,7 +191,8 @@ def restorer(
         if config.training.labels == "server":
             use_threads_for(config, party.macs)
         if state is not None:
-            party.load_state_dict(state)
+            with blaming("--run-dir"):
+                party.load_state_dict(state)
         if config.privacy.record:
             # It does what either side's protocol does.
             party.protocol = cast(PartyProtocol, MessageRecorder(party.protocol, party.views))
@@ -200,11 +201,12 @@ def restorer(
     return restore
 
 
-def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Message) -> Message:
-    """Answer an order; the first one binds the folder to the run."""
+def _obey(worker: PartyWorker, run_dir: Path, run: str, config: ExperimentConfig, order: Message) -> Message:
+    """Answer an order; the first one binds the folder to the run, and proves that the data are the run's."""
     answered = worker.answer(order)
     if order.kind is Kind.RESTORE:
         _note_run(run_dir, run)
+        update_config(run_dir, config)
     return answered
 
 

@@ -43,7 +43,6 @@ from vfl.runs.run_folder import (
     only_process_in,
     open_run,
     read_run_id,
-    update_config,
     with_threads_of_run,
     write_run_id,
 )
@@ -278,7 +277,6 @@ def run_server(
     labels = server_labels(config, open_source(config).held_labels(), start)
     open_run(run_dir, config)
     with only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end:
-        update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:
             run = secrets.token_hex(8)

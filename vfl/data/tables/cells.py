@@ -120,8 +120,9 @@ def open_blocks(
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
-        away = isinstance(error, FileNotFoundError) and not path.is_absolute()
-        where = f"; the working folder is {Path.cwd()}" if away else ""
+        moved = "if it was moved, name its new place, as data.tables.OWNER.file=FILE"
+        where = f"; {moved if path.is_absolute() else f'the working folder is {Path.cwd()}'}"
+        where = where if isinstance(error, FileNotFoundError) else ""
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]}{where})") from None
 
 
