@@ -11,8 +11,8 @@ import pytest
 
 from vfl.api.frames_to_files import owner_of
 from vfl.data.tables.arrow import pq
-from vfl.data.tables.cells import TableError
-from vfl.data.tables.columns import read_table
+from vfl.data.tables.cells import MISSING, TableError
+from vfl.data.tables.columns import key_cell, read_table
 
 EDGE = 2**53
 
@@ -78,3 +78,12 @@ def test_whole_numbers_and_their_rounded_floats_are_not_matched():
     assert owner_of("X", whole, "k").keys.to_pylist()[1] == str(EDGE + 4)
     with pytest.raises(TableError, match=r"row 0: .* no whole number"):
         owner_of("X", rounded, "k")
+
+
+def test_a_key_that_is_sent_is_spelled_as_one_in_a_file(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    spaces, letters = " \t\u00a0\u2003\u3000\u0085", "ae\u0301\u00e9o\u0308k\u030a\u212b\uac001\u1161\u11a8/.-"
+    texts = ["".join(draw.choice([*(spaces + letters)], draw.integers(1, 9))) for _ in range(2000)]
+    texts += ["2024-01-02 03:04:05.500", "2024-01-02T03:04:05.000Z", "2024-01-02 03:04:05.5", " 007 ", "1.0"]
+    texts = [text for text in texts if text.strip() and text.strip() not in MISSING and "\t" not in text.strip()]
+    assert [key_cell(text) for text in texts] == keys_of_file(tmp_path, pa.array(texts))

@@ -4,6 +4,7 @@ Shapes: N rows in the file's order.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ WRITTEN = (
 CONTROL = r"[\x00-\x1f]"
 TIME = r"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.0+|(\.\d*[1-9])0+)(Z?)$"
 """A time whose fraction of a second ends with zeros: the unit in which a file holds it, and no part of a key."""
+_TIME = re.compile(TIME, re.ASCII)
 NOTIFY_ROWS = 1 << 18
 """Rows between two calls of a reader's ``progress``."""
 
@@ -203,3 +205,8 @@ def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
             raise TableError(f"{where}, row {row}: holds a line end or control character; is a quote left open?")
         parts.append(pc.replace_substring_regex(text, TIME, r"\1\2\3"))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, KEY_SEPARATOR)
+
+
+def key_cell(cell: str) -> str:
+    """Return a cell of a key that comes from elsewhere as ``key_text`` has it, where no cell is a missing one."""
+    return _TIME.sub(r"\1\2\3", unicodedata.normalize("NFC", cell.strip()))
