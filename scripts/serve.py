@@ -34,7 +34,7 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve until a signal ends it."""
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
     from vfl.config import load_config

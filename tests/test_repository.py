@@ -305,7 +305,6 @@ def test_every_package_that_is_imported_is_declared():
 WEAK = {
     "cryptography": "46.0.6",  # CVE-2026-39892
     "fastapi": "0.109.0",  # CVE-2024-24762
-    "h11": "0.15.0",  # CVE-2025-43859
     "jinja2": "3.1.5",  # CVE-2025-27516
     "onnx": "1.20.1",  # CVE-2026-28500
     "pillow": "12.1.1",  # CVE-2026-40192

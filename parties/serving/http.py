@@ -4,68 +4,50 @@ Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at
 """
 
 import asyncio
-import hmac
-import ipaddress
-import json
 import math
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping
-from functools import lru_cache
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from vfl.base.errors import plain
-from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.serving.client_connection import (
-    FAILED,
-    REQUEST_LIMIT_S,
-    ClientConnection,
-    PunctualLoop,
-    headers_of,
-)
+from vfl.parties.serving.client_connection import ClientConnection, PunctualLoop
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
+from vfl.parties.serving.request_gate import CountedAnswers, RequestGate
 from vfl.parties.serving.request_queue import Key, QueueFull
 from vfl.parties.serving.score_answers import (
-    Cell,
+    Cells,
     PredictRequest,
     PredictResponse,
     answer_of,
     key_of,
     keys_of,
-    plain_keys,
     shown,
 )
 from vfl.parties.serving.scorer import Scorer
 from vfl.runs.run_folder import read_secret
 
-MOST_BODY = 1 << 20
-"""Bytes of a request."""
 MOST_CONNECTIONS = 1024
 """Most connections at a time; further ones are hung up on."""
 PREFIX = "lvfl_"
 """Beginning of all metrics' names."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 """Bounds of the latency histogram's bins."""
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Outcome(BaseModel):
     """Outcome of one key, told later."""
 
-    key: Cell | list[Cell]
+    key: Cells
     outcome: StrictStr | StrictInt | StrictFloat
     """Name of the class; regression: the value."""
 
@@ -73,7 +55,7 @@ class Outcome(BaseModel):
 class OutcomesRequest(BaseModel):
     """Outcomes of keys that were scored."""
 
-    outcomes: Annotated[list[Outcome], Field(min_length=1, max_length=10_000)]
+    outcomes: Annotated[list[Outcome], Field(min_length=1, max_length=10_000, fail_fast=True)]
 
 
 class OutcomesResponse(BaseModel):
@@ -96,7 +78,7 @@ class Problem(BaseModel):
 def make_app(scorer: Scorer) -> FastAPI:
     """Return the service. Raises ConfigError for an unusable token."""
     settings = scorer.settings
-    guard = [Depends(_bearer(settings))] if settings.token else []
+    guard = [Depends(_check_token)] if settings.token else []
     app = FastAPI(title="Scores by key", version="1", redoc_url=None)
     metrics = prometheus.CollectorRegistry()
     metrics.register(_Collected(scorer))
@@ -105,7 +87,9 @@ def make_app(scorer: Scorer) -> FastAPI:
     )
     scores = prometheus.Counter(f"{PREFIX}predictions", "Scores given", registry=metrics)
     requests = prometheus.Counter(f"{PREFIX}requests", "All requests by status", ["status"], registry=metrics)
-    problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
+    problems: dict[int | str, dict[str, Any]] = {
+        code: {"model": Problem} for code in (400, 401, 413, 415, 422, 429, 503)
+    }
 
     async def score(keys: list[Key]) -> bytes:
         future = scorer.submit(keys)
@@ -116,11 +100,9 @@ def make_app(scorer: Scorer) -> FastAPI:
         return answer
 
     @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
-    async def predict(asked: PredictRequest, request: Request) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+    async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
         keys = keys_of(asked.keys, scorer.version.columns, settings.batch)
         try:
-            if (failed := getattr(request.state, FAILED, None)) is not None:
-                raise failed  # owners are not asked twice
             return Response(await score(keys), media_type="application/json")
         except QueueFull as full:
             raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
@@ -140,10 +122,9 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
-    app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
     local = settings.token is None and settings.client_ca is None
-    app.state.quick = _Quick(scorer, read_secret(settings.token), score, requests.labels(200).inc, local=local)
-    app.add_middleware(_Bounded, local=local, at_once=app.state.quick.answer)
+    app.add_middleware(RequestGate, token=read_secret(settings.token), local=local)
+    app.add_middleware(CountedAnswers, lambda status: requests.labels(status).inc())
     return app
 
 
@@ -207,7 +188,8 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         proxy_headers=False,
-        timeout_keep_alive=5,
+        timeout_keep_alive=settings.idle_s,
+        ws="none",
         timeout_graceful_shutdown=5,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
@@ -218,14 +200,10 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
     return _Server(config)
 
 
-def _bearer(settings: ServingConfig) -> Callable[..., None]:
-    token = read_secret(settings.token) or b""
-
-    def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]) -> None:
-        if sent is None or not hmac.compare_digest(sent.credentials.encode(), token):
-            raise HTTPException(401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-
-    return check
+async def _check_token(request: Request, _sent: Annotated[object, Depends(HTTPBearer(auto_error=False))]) -> None:
+    """Refuse a request that the gate found to be without the token."""
+    if not request.state.authorized:
+        raise HTTPException(401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
 
 def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
@@ -266,162 +244,12 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         return _problem(422, "The request cannot be read", f"Content-Type is {kind[:100]}; send application/json")
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _problem(422, "The request cannot be read", f"{where}: {first['msg']}"[:300])
+    status = 413 if first["type"] == "too_long" else 422
+    return _problem(status, "The request cannot be read", f"{where}: {first['msg']}"[:300])
 
 
 async def _on_error(_request: Request, _error: Exception) -> Response:
     return _problem(500, "The service failed", "its own log has the reason")
-
-
-class _Counted:
-    """Counts requests by the status of their answers."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], note: Callable[[int], None]) -> None:
-        self.app, self.note = app, note
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noted(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                self.note(message["status"])
-            await send(message)
-
-        await self.app(scope, receive, noted)
-
-
-def _objection(headers: list[tuple[bytes, bytes]], *, local: bool) -> str | None:
-    """Return what is wrong with a request's head. ``local``: whoever reaches the service may ask, so no page of a
-    browser may reach it under another name (DNS rebinding)."""
-    names = [name for name, _value in headers]
-    if b"content-length" in names and b"transfer-encoding" in names:
-        return "Content-Length: goes without Transfer-Encoding"  # RFC 9112, 6.1: who reads the other one is misled
-    if names.count(b"authorization") > 1:
-        return "Authorization: came twice; send one"
-    host = dict(headers).get(b"host", b"localhost").decode("latin-1")
-    if local and not _is_this_machine(host):
-        return f"Host: {plain(host, 60)} is not this machine; ask 127.0.0.1 or localhost, or set serving.token"
-    return None
-
-
-@lru_cache(64)
-def _is_this_machine(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-class _Quick:
-    """Reads well-formed requests for scores without the framework, in fewer calls; what it cannot read, and all that is
-    wrong, goes the framework's way. The answers have the same bytes."""
-
-    def __init__(
-        self,
-        scorer: Scorer,
-        token: bytes | None,
-        score: Callable[[list[Key]], Awaitable[bytes]],
-        count: Callable[[], None],
-        *,
-        local: bool,
-    ) -> None:
-        self.scorer, self.score, self.count, self.local = scorer, score, count, local
-        self.authorization = None if token is None else b"Bearer " + token
-
-    async def answer(self, scope: Scope, body: bytes) -> bytes | None:
-        """Return the body of the answer; None where the framework must read the request.
-
-        Raises what the scorer raises, which the framework then tells.
-        """
-        if not (keys := self._keys(scope, body)):
-            return None
-        answer = await self.score(keys)
-        self.count()
-        return answer
-
-    def _keys(self, scope: Scope, body: bytes) -> list[Key]:
-        headers = scope["headers"]
-        if (scope["method"], scope["path"]) != ("POST", "/v1/predict"):
-            return []
-        if _objection(headers, local=self.local):
-            return []
-        if [value for name, value in headers if name == b"content-type"] != [b"application/json"]:
-            return []
-        if self.authorization is not None:
-            sent = dict(headers).get(b"authorization", b"").decode("latin-1").encode()  # as the framework reads it
-            if not hmac.compare_digest(sent, self.authorization):
-                return []
-        try:
-            return keys_of(plain_keys(body) or [], self.scorer.version.columns, self.scorer.settings.batch)
-        except HTTPException:
-            return []
-
-
-class _Bounded:
-    """Refuses requests that are too large, come too slowly or with a head that misleads, before anything reads them."""
-
-    def __init__(
-        self,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        *,
-        local: bool,
-        at_once: Callable[[Scope, bytes], Awaitable[bytes | None]],
-    ) -> None:
-        self.app, self.local, self.at_once = app, local, at_once
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        if objection := _objection(scope["headers"], local=self.local):
-            await self._refuse(send, 400, objection)
-            return
-        body = bytearray()
-        try:
-            async with asyncio.timeout(REQUEST_LIMIT_S):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return
-                    body += message.get("body", b"")
-                    if len(body) > MOST_BODY:
-                        await self._refuse(send, 413, f"a request has at most {MOST_BODY} bytes")
-                        return
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
-            return
-        if (answer := await self._answer(scope, bytes(body))) is not None:
-            await send({"type": "http.response.start", "status": 200, "headers": headers_of(answer)})
-            await send({"type": "http.response.body", "body": answer})
-            return
-        given = False
-
-        async def whole() -> MutableMapping[str, Any]:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": bytes(body), "more_body": False}
-
-        await self.app(scope, whole, send)
-
-    async def _answer(self, scope: Scope, body: bytes) -> bytes | None:
-        """Return the quick way's answer; an error, also one that the connection met, is left to the framework."""
-        state = scope.setdefault("state", {})
-        if FAILED in state:
-            return None
-        try:
-            return await self.at_once(scope, body)
-        except Exception as error:
-            state[FAILED] = error
-            return None
-
-    async def _refuse(self, send: Send, status: int, detail: str) -> None:
-        content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail}).encode()
-        headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
 
 
 class _Collected:

@@ -3,24 +3,27 @@
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import torch
 from fastapi import HTTPException
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from vfl.core.tasks import Task
-from vfl.messages.keys import key_bytes
+from vfl.data.tables.columns import key_cell
+from vfl.messages.keys import MOST_KEYS, key_bytes
 from vfl.parties.serving.request_queue import Key, Scored
 
 Cell = StrictStr | StrictInt
 """A cell of a key."""
+Cells = Cell | Annotated[list[Cell], Field(fail_fast=True)]
+"""A key as it is sent: one of several columns is a list of its cells."""
 
 
 class PredictRequest(BaseModel):
-    """Keys to score; one of several columns is a list of its cells."""
+    """Keys to score. They are checked up to the first that is wrong, and no further than any service takes."""
 
-    keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
+    keys: Annotated[list[Cells], Field(min_length=1, max_length=MOST_KEYS, fail_fast=True)]
 
 
 class KeyScore(BaseModel):
@@ -50,32 +53,19 @@ class PredictResponse(BaseModel):
     """Keys of which no owner has a row; they have no score."""
 
 
-def plain_keys(body: bytes) -> list[Cell | list[Cell]] | None:
-    """Return the keys of a body that has nothing but well-formed ones; None of any other, which the framework reads."""
-    try:
-        match json.loads(body):
-            case {"keys": [_, *_] as keys, **more} if not more:
-                told = cast(list[Any], keys)
-            case _:
-                return None
-    except (ValueError, RecursionError):
-        return None
-    cells = (cell for key in told for cell in cast(list[Any], key if isinstance(key, list) else [key]))
-    return told if {type(cell) for cell in cells} <= {str, int} else None  # a bool is another type
-
-
-def keys_of(asked: Sequence[Cell | list[Cell]], columns: Sequence[str], most: int) -> list[Key]:
+def keys_of(asked: Sequence[Cells], columns: Sequence[str], most: int) -> list[Key]:
     """Return the keys of a request for at most so many. Raises HTTPException."""
     if len(asked) > most:
         raise HTTPException(413, f"{len(asked)} keys; at most serving.batch = {most} in a request")
     return [key_of(cells, f"keys[{place}]", columns) for place, cells in enumerate(asked)]
 
 
-def key_of(cells: Cell | list[Cell], where: str, columns: Sequence[str]) -> Key:
-    """Return the key of its cells, which stand somewhere in a request. Raises HTTPException."""
-    key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
-    if len(key) != len(columns):
+def key_of(cells: Cells, where: str, columns: Sequence[str]) -> Key:
+    """Return the key of its cells, as tables have it. ``where`` is its place in the request. Raises HTTPException."""
+    cells = cells if isinstance(cells, list) else [cells]
+    if len(cells) != len(columns):
         raise HTTPException(400, f"{where}: a key has {len(columns)} cells: {', '.join(columns)}")
+    key = tuple(key_cell(str(cell)) for cell in cells)
     try:
         key_bytes(key, None)
     except ValueError as error:

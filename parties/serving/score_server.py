@@ -1,6 +1,7 @@
 """The service of scores as a process: the parties' port, the scorer and HTTP, from start to signal."""
 
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from types import FrameType
@@ -39,6 +40,7 @@ def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, con
         scorer.reload()
 
     signal.signal(signal.SIGHUP, reload)
+    gc.freeze()  # else a request that makes many objects has all those of PyTorch looked through, for half a second
     http = http_server(scorer)
     one_loop = asyncio.Runner(loop_factory=PunctualLoop)
     with only_process_in(run_dir), listening("serving.listen", config.serving.listen) as sockets, one_loop as runner:

@@ -1,5 +1,6 @@
 """The HTTP service of scores over real sockets, with a scorer that stands in: who is answered, who is hung up on."""
 
+import errno
 import http.client
 import json
 import socket
@@ -14,14 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST
 from vfl.parties.network.server import hub
 from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
-from vfl.parties.network.transport.listening import bounded, listening
+from vfl.parties.network.transport.listening import Bounded, bounded, listening
 from vfl.parties.serving import client_connection
 from vfl.parties.serving import http as service
+from vfl.parties.serving.client_connection import ClientConnection
 from vfl.parties.serving.request_queue import Score, Scored
 
 BODY = b'{"keys": ["1"]}'
@@ -94,6 +97,23 @@ def raw(port: int, *lines: str, body: bytes = BODY) -> bytes:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
+def certified(folder: Path) -> dict[str, Any]:
+    """Settings of a service with a certificate."""
+    authority, key = Authority.create("a", 10), new_key()
+    certificate = authority.certify(CertificateSubject("server", ("localhost",)), key.public_key(), 5)
+    files = {"certificate": folder / "certificate.pem", "key": folder / "key.pem"}
+    files["certificate"].write_bytes(certificate.public_bytes(Encoding.PEM))
+    files["key"].write_bytes(key_pem(key))
+    files["key"].chmod(0o600)
+    return files
+
+
+def trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 def is_open(client: socket.socket) -> bool:
     client.setblocking(False)
     try:
@@ -107,23 +127,14 @@ def is_open(client: socket.socket) -> bool:
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_idle_connections_hold_no_more_descriptors_than_they_may(encrypted: bool, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(client_connection, "REQUEST_LIMIT_S", 3.0)
-    settings: dict[str, Any] = {}
-    if encrypted:
-        authority, key = Authority.create("a", 10), new_key()
-        certificate = authority.certify(CertificateSubject("server", ("localhost",)), key.public_key(), 5)
-        settings = {"certificate": tmp_path / "certificate.pem", "key": tmp_path / "key.pem"}
-        settings["certificate"].write_bytes(certificate.public_bytes(service_pem()))
-        settings["key"].write_bytes(key_pem(key))
-        settings["key"].chmod(0o600)
+    settings = certified(tmp_path) if encrypted else {}
     with served(stand_in(**settings)) as port, ExitStack() as held:
         idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3 * MOST)]
         until(lambda: sum(map(is_open, idle)) <= MOST)
         assert sum(map(is_open, idle)) > 0
         until(lambda: not any(map(is_open, idle)))  # also those that have not shaken hands
         if encrypted:
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=trusting())
             connection.request("GET", "/healthz")
             assert connection.getresponse().status == 200
             connection.close()
@@ -131,10 +142,126 @@ def test_idle_connections_hold_no_more_descriptors_than_they_may(encrypted: bool
             assert ask(port, "GET", "/healthz")[0] == 200
 
 
-def service_pem():
-    from cryptography.hazmat.primitives.serialization import Encoding
+class Recorded(ClientConnection):
+    """Notes how much connections hold at most."""
 
-    return Encoding.PEM
+    most_waiting = most_unsent = 0
+
+    def parse_waiting(self) -> None:
+        super().parse_waiting()
+        Recorded.most_waiting = max(Recorded.most_waiting, len(self._waiting))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        Recorded.most_unsent = max(Recorded.most_unsent, self.transport.get_write_buffer_size())
+
+
+def flood(clients: list[socket.socket], asked: bytes) -> int:
+    """Send requests on all connections and read nothing until the service has closed them; return how many bytes."""
+    sent, still, end_s = 0, list(clients), time.monotonic() + 60
+    for client in clients:
+        client.setblocking(False)
+    while still:
+        assert sent < len(clients) << 22
+        assert time.monotonic() < end_s
+        for client in list(still):
+            try:
+                sent += client.send(asked)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                time.sleep(0.001)
+            except OSError:
+                still.remove(client)
+    return sent
+
+
+TOKEN = b"0123456789abcdef"
+SCORES = b"POST /v1/predict HTTP/1.1\r\nContent-Type: application/json\r\n"
+ASKED = {
+    "scores": SCORES + b"Authorization: Bearer " + TOKEN + b"\r\n",
+    "no token": SCORES,
+    "interface": b"GET /openapi.json HTTP/1.1\r\n",
+    "nothing": b"GET /nothing HTTP/1.1\r\n",
+    "compressed": SCORES + b"Content-Encoding: gzip\r\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "encrypted"), [*((kind, False) for kind in ASKED), ("no token", True)])
+def test_clients_that_never_read_fill_no_memory_and_make_room_for_others(kind, encrypted, tmp_path, monkeypatch):
+    monkeypatch.setattr(client_connection, "REQUEST_LIMIT_S", 3.0)
+    monkeypatch.setattr(service, "ClientConnection", Recorded)
+    monkeypatch.setattr(Recorded, "most_waiting", 0)
+    monkeypatch.setattr(Recorded, "most_unsent", 0)
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
+    token.chmod(0o600)
+    settings: dict[str, Any] = {"token": token} | (certified(tmp_path) if encrypted else {})
+    asked = ASKED[kind] + b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    with served(stand_in(**settings), most=3) as port, ExitStack() as held:
+        clients: list[socket.socket] = []
+        for _ in range(3):
+            client = held.enter_context(socket.socket())
+            for kernel in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                client.setsockopt(socket.SOL_SOCKET, kernel, 1 << 16)
+            client.connect(("127.0.0.1", port))
+            clients.append(held.enter_context(trusting().wrap_socket(client)) if encrypted else client)
+        flood(clients, asked * 100)
+        until(lambda: answers(port, encrypted))
+    assert Recorded.most_waiting <= 1 << 19  # what one read takes, of TLS more than of the kernel
+    assert Recorded.most_unsent <= 1 << 19
+
+
+def answers(port: int, encrypted: bool) -> bool:
+    try:
+        if not encrypted:
+            return ask(port, "GET", "/healthz")[0] == 200
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=trusting())
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+        connection.close()
+    except (OSError, http.client.HTTPException):
+        return False
+    return status == 200
+
+
+def test_without_a_descriptor_left_clients_are_hung_up_on_and_little_is_logged(caplog, monkeypatch):
+    real, refused = socket.socket.accept, list[int]()
+
+    def exhausted(listener: socket.socket) -> Any:
+        if isinstance(listener, Bounded) and listener._spare >= 0 and len(refused) < 50:
+            refused.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", exhausted)
+    with served(stand_in()) as port, ExitStack() as held:
+        idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(50)]
+        until(lambda: not any(map(is_open, idle)))
+        assert len(refused) == 50
+        assert ask(port, "GET", "/healthz")[0] == 200
+    assert len(caplog.text) < 1000
+
+
+def test_clients_that_send_no_http_write_no_log(caplog, capfd):
+    with served(stand_in()) as port:
+        for line in ("NONSENSE", "GET / HTTP/1.1\x00", "X" * 100):
+            for _ in range(50):
+                assert raw(port, line, body=b"")
+    assert len(caplog.text) + len("".join(capfd.readouterr())) < 1000
+
+
+@pytest.mark.parametrize("idle_s", [1, 3600])
+def test_an_idle_connection_stays_open_as_long_as_is_set(idle_s: int):
+    with served(stand_in(idle_s=idle_s)) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        client = connection.sock
+        if idle_s == 1:
+            assert client.recv(1) == b""
+        else:
+            time.sleep(6)  # longer than uvicorn's own limit
+            assert is_open(client)
+        connection.close()
 
 
 @pytest.mark.parametrize(("hard", "spared"), [(1024, 256), (1 << 20, service.MOST_CONNECTIONS)])

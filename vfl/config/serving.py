@@ -37,6 +37,9 @@ class ServingConfig(Section):
     """Most keys that wait; requests beyond are refused (429)."""
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
+    idle_s: Annotated[Positive, Field(le=3600)] = 5
+    """Seconds for which a client's connection stays open between requests; more than a proxy before it keeps its own
+    (often 60), or that proxy now and then asks on a closed one."""
     when_absent: WhenAbsent = "refuse"
     """Replacement of the embedding of a party that is absent or has no row. refuse: none, so that there is no score;
     placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training."""

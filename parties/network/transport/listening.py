@@ -1,13 +1,17 @@
 """Opening of listening sockets; errors name the setting."""
 
 import errno
+import os
 import socket
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from vfl.base.errors import TryLater
 from vfl.config import ConfigError
+
+KERNEL_BUFFER = 1 << 16
+"""Bytes that the kernel keeps of a client's connection in each direction, about; by default it keeps megabytes."""
 
 
 @contextmanager
@@ -36,23 +40,50 @@ def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
 class Bounded(socket.socket):
     """Listens in place of another socket, and hangs up on who comes while ``most`` connections of ``held`` are open.
 
-    What waits for its handshakes counts as well: descriptors stay free for others, whoever comes.
+    What waits for its handshakes counts as well: descriptors stay free for others, whoever comes. A spare one lets it
+    hang up where none is left, which asyncio would log a thousand times a second.
     """
 
     def __init__(self, listener: socket.socket, most: int, held: list[socket.socket]) -> None:
         super().__init__(listener.family, listener.type, listener.proto, listener.detach())
         self.most, self.held = most, held
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+        for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # inherited by what is accepted
+            self.setsockopt(socket.SOL_SOCKET, kind, KERNEL_BUFFER)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Raises ConnectionAbortedError after hanging up on one too many."""
-        came, address = super().accept()
-        if len(self.held) >= self.most:
-            self.held[:] = [each for each in self.held if each.fileno() >= 0]
-        if len(self.held) >= self.most:
+        try:
+            came, address = super().accept()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._hang_up()
+        else:
+            if len(self.held) >= self.most:
+                self.held[:] = [each for each in self.held if each.fileno() >= 0]
+            if len(self.held) < self.most:
+                self.held.append(came)
+                return came, address
             came.close()
-            raise ConnectionAbortedError(errno.ECONNABORTED, "too many connections")
-        self.held.append(came)
-        return came, address
+        raise ConnectionAbortedError(errno.ECONNABORTED, "too many connections")
+
+    def close(self) -> None:
+        """Listen no longer."""
+        super().close()
+        self._close_spare()
+
+    def _hang_up(self) -> None:
+        self._close_spare()
+        with suppress(OSError):
+            super().accept()[0].close()
+        with suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _close_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+        self._spare = -1
 
 
 def bounded(sockets: Sequence[socket.socket], most: int) -> list[socket.socket]:
