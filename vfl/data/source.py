@@ -92,6 +92,10 @@ class Preparation:
         """Return the model's inputs for raw samples. Raises ValueError for samples that do not fit."""
         return samples
 
+    def freeze(self, samples: Samples) -> Samples:
+        """Return raw samples whose columns that were constant in training are so here; called before ``apply``."""
+        return samples
+
     def module(self) -> nn.Module | None:
         """Return ``apply`` as an exported model's first layer; None if the exported model takes prepared samples."""
 
@@ -300,7 +304,7 @@ def prepare_party(source: Source, data: PartyData, kept: State | None = None) ->
         # A missing row holds anything at all, and must not enter means. Test rows must not either.
         preparation = source.prepare(data.train.held())
     elif (own := _raw_state(data.train, {})["shapes"]) != (theirs := kept["raw"]["shapes"]):
-        raise ConfigError(f"training.start_from: a sample of {data.party} is {own}, and was {theirs} in the run")
+        raise ConfigError(f"data: a sample of {data.party} is {own}, and was {theirs} in the earlier run")
     else:
         preparation, _ = _as_fitted(source, kept, 1)
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
@@ -357,7 +361,7 @@ def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
 
     Raises ValueError as the preparation, and if it reorders samples or makes values that are not finite.
     """
-    prepared = preparation.apply(samples)
+    prepared = preparation.apply(preparation.freeze(samples))
     what = type(preparation).__name__
     if not prepared.ids.equal(samples.ids):  # labels, held by another owner, keep their order
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")

@@ -122,7 +122,9 @@ def _own_data(
     kept: Mapping[str, State] = {} if config.training.start_from is None else sections
     load_all_names(source, sections)
     split = split_samples(source, kept)
-    held = {data.party: prepare_party(source, data, kept.get(data.party)) for data in split.parties}
+    # As it was fitted: an earlier version may have fitted otherwise.
+    fitted = {name: state for name, state in sections.items() if "raw" in state}
+    held = {data.party: prepare_party(source, data, fitted.get(data.party)) for data in split.parties}
     labels = training_labels(split.labels, config, kept.get(SERVER))
     check_same_data("the labels", sections[SERVER]["data_digest"], labels.digest(split.labels.test))
     for name, data in held.items():

@@ -38,7 +38,7 @@ BINS = 16
 MOST_RANKED = 1 << 17
 """Most rows from which quantiles are computed; of more rows, evenly spaced ones are used."""
 MIN_STD = 1e-12
-"""Smallest standard deviation relative to the mean; a column that varies less is constant, and only centred."""
+"""Smallest standard deviation relative to the mean; a column that varies less is constant."""
 
 
 class TablePreparation(Preparation):
@@ -47,13 +47,15 @@ class TablePreparation(Preparation):
 
     def __init__(self, train: Samples, numbers: Numbers = "standardised") -> None:
         numbers_NF, (hashes_NK,) = train.features, train.more
-        self.mean_F, self.std_F = _means_and_stds(numbers_NF)
+        self.mean_F, self.std_F, self.constant_F = _means_and_stds(numbers_NF)
         self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
         self.edges = [] if numbers == "standardised" else [_edges(column_N) for column_N in numbers_NF.unbind(1)]
         """Ascending edges of each number's bins, float64; empty if numbers are only standardised."""
         self.both = numbers == "both"
         self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
         """Sorted hashes of the categories with their own embeddings, by column."""
+        self.constant_K = torch.tensor([len(column_N.unique()) == 1 for column_N in hashes_NK.unbind(1)]).bool()
+        """Columns of one category in all training rows."""
         self.histograms = Histograms(numbers_NF.numpy(), hashes_NK.numpy())
         """Counts of the training rows, numbers first; None of a run from before there were any."""
 
@@ -84,12 +86,7 @@ class TablePreparation(Preparation):
 
         Memory: 4 bytes per row and column, and some rows in float64.
         """
-        numbers_NF, (hashes_NK,) = samples.features, samples.more
-        if numbers_NF.shape[1] != len(self.mean_F) or hashes_NK.shape[1] != len(self.known):
-            raise ValueError(
-                f"table: expected {len(self.mean_F)} numbers and {len(self.known)} categories, got "
-                f"{numbers_NF.shape[1]} and {hashes_NK.shape[1]}"
-            )
+        numbers_NF, hashes_NK = self._columns(samples)
         # A missing number becomes 0, which is the mean once standardised. No indicator says so where training rows have
         # no gaps: a model could not have learned what it means.
         prepared, place = torch.empty(len(samples), *self.features.shape), 0
@@ -106,6 +103,48 @@ class TablePreparation(Preparation):
         _fill(prepared, place, codes)
         return replace(samples, features=prepared, more=())
 
+    def freeze(self, samples: Samples) -> Samples:
+        """Return raw samples whose constant columns hold what all training rows held.
+
+        A model could not learn what another value means: its weights would be as they were drawn. Raises as ``apply``.
+        """
+        differing = self._differing(samples, 0.0)
+        if not any(cells_N.any() for cells_N in differing.values()):
+            return samples
+        numbers_NF, hashes_NK = samples.features.clone(), samples.more[0].clone()
+        for column, cells_N in differing.items():
+            if column < len(self.mean_F):
+                numbers_NF[cells_N, column] = self.mean_F[column]
+            else:
+                hashes_NK[cells_N, column - len(self.mean_F)] = self.known[column - len(self.mean_F)][0]
+        return replace(samples, features=numbers_NF, more=(hashes_NK,))
+
+    def changed(self, samples: Samples) -> list[int]:
+        """Return by column, numbers first, how many cells differ from what is constant in the training rows."""
+        counts = {column: int(cells_N.sum()) for column, cells_N in self._differing(samples.held(), MIN_STD).items()}
+        return [counts.get(column, 0) for column in range(len(self.mean_F) + len(self.known))]
+
+    def _differing(self, samples: Samples, tolerance: float) -> dict[int, Tensor]:
+        """Return the cells [N] that differ, by constant column; a missing number is the mean and does not."""
+        numbers_NF, hashes_NK = self._columns(samples)
+        cells: dict[int, Tensor] = {}
+        for column in self.constant_F.nonzero()[:, 0].tolist():
+            mean = self.mean_F[column]
+            cells[column] = (numbers_NF[:, column] - mean).abs() > tolerance * mean.abs()
+        for column in self.constant_K.nonzero()[:, 0].tolist():
+            if len(known := self.known[column]):  # else all categories have one code
+                cells[len(self.mean_F) + column] = hashes_NK[:, column] != known[0]
+        return cells
+
+    def _columns(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        numbers_NF, (hashes_NK,) = samples.features, samples.more
+        if numbers_NF.shape[1] != len(self.mean_F) or hashes_NK.shape[1] != len(self.known):
+            raise ValueError(
+                f"table: expected {len(self.mean_F)} numbers and {len(self.known)} categories, got "
+                f"{numbers_NF.shape[1]} and {hashes_NK.shape[1]}"
+            )
+        return numbers_NF, hashes_NK
+
     def _standardised(self, numbers_BF: Tensor) -> Tensor:
         return ((numbers_BF - self.mean_F) / self.std_F).clamp(-FARTHEST, FARTHEST)
 
@@ -121,14 +160,17 @@ class TablePreparation(Preparation):
         cells: list[tuple[int, int]] = []
         for number, column_N in enumerate(samples.features.unbind(1)):
             far_N = ((column_N - self.mean_F[number]) / self.std_F[number]).abs() > FARTHEST
-            if far_N.any():
+            if far_N.any() and not self.constant_F[number]:
                 cells += [(row, number) for row in far_N.nonzero()[:, 0].tolist()]
         return cells
 
     def unknown(self, samples: Samples) -> list[int]:
         """Return by column how many present cells hold a category that is new, or was rare in the training rows."""
-        columns = zip(samples.held().more[0].unbind(1), self.known, strict=True)
-        return [int(((_codes(hashes_N, known) == 0) & (hashes_N >= 0)).sum()) for hashes_N, known in columns]
+        columns = zip(samples.held().more[0].unbind(1), self.known, self.constant_K.tolist(), strict=True)
+        return [
+            0 if constant else int(((_codes(hashes_N, known) == 0) & (hashes_N >= 0)).sum())
+            for hashes_N, known, constant in columns
+        ]
 
     def module(self) -> None:
         """Return None: an exported model takes prepared rows, as it cannot contain text. `to_json` describes them."""
@@ -136,16 +178,21 @@ class TablePreparation(Preparation):
     def to_json(self, numbers: Sequence[str], categories: Sequence[str]) -> str:
         """Return the fitted values as JSON, by the columns' names, in the order of the prepared row."""
         fitted = zip(numbers, self.mean_F.tolist(), self.std_F.tolist(), self.gaps.tolist(), strict=True)
-        known = zip(categories, self.known, strict=True)
+        known = zip(categories, self.known, self.constant_K.tolist(), strict=True)
         columns = [{"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted]
         for column, edges in zip(columns, self.edges, strict=False):  # none of standardised numbers
             column["edges"] = edges.tolist()
+        for column, constant in zip(columns, self.constant_F.tolist(), strict=True):
+            column["constant"] = constant
         return json.dumps(
             {
                 "numbers": columns,
-                "categories": [{"column": name, "known": hashes.tolist()} for name, hashes in known],
+                "categories": [
+                    {"column": name, "known": hashes.tolist(), "constant": constant} for name, hashes, constant in known
+                ],
                 "hash": "first 63 bits of BLAKE2b (8 bytes, big-endian) of the value's UTF-8 text; -1 where missing",
                 "code": "1 + place in known, 0 for all other values",
+                "constant": "column that is taken for its mean, or its known category, in all rows",
                 "row": f"{'; then '.join(self._forms())}; the code of each category",
             },
             indent=2,
@@ -172,12 +219,16 @@ class TablePreparation(Preparation):
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
         edges = {f"edges_{place}": each for place, each in enumerate(self.edges)}
         counts = {} if self.histograms is None else {"histograms": self.histograms.state_dict()}
-        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known, **edges, **counts}
+        constant = {"constant_F": self.constant_F, "constant_K": self.constant_K}
+        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **constant, **known, **edges, **counts}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
+        # The scores of a run from before they were told apart stay as they were.
+        self.constant_F = state.get("constant_F", torch.zeros_like(self.gaps))
+        self.constant_K = state.get("constant_K", torch.zeros_like(self.constant_K))
         names = [f"edges_{place}" for place in range(len(self.mean_F))]
         self.edges = [state[name] for name in names if name in state]
         self.histograms = Histograms.of_state(state["histograms"]) if "histograms" in state else None
@@ -191,13 +242,15 @@ def _fill(prepared: Tensor, place: int, columns: Sequence[Tensor]) -> int:
     return place
 
 
-def _means_and_stds(numbers_NF: Tensor) -> tuple[Tensor, Tensor]:
+def _means_and_stds(numbers_NF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means, deviations (1 of a constant) and which columns are constant, all [F]."""
     mean_F, std_F = (torch.empty(numbers_NF.shape[1], dtype=torch.float64) for _ in range(2))
     for place, column_N in enumerate(numbers_NF.unbind(1)):  # one column at a time, for memory
         present_N = column_N[~column_N.isnan()]
         mean_F[place], std_F[place] = present_N.mean(), present_N.std(correction=0)
     # Relative to the mean: equal numbers far from 0 have a std above 0 by rounding, which would blow rounding up to 1.
-    return mean_F, torch.where(std_F > MIN_STD * mean_F.abs(), std_F, 1.0)
+    varied_F = std_F > MIN_STD * mean_F.abs()
+    return mean_F, torch.where(varied_F, std_F, 1.0), ~varied_F
 
 
 def _edges(column_N: Tensor) -> Tensor:

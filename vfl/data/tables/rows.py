@@ -70,4 +70,4 @@ def check_columns(table: Table, train: Rows, numbers: Sequence[str], categories:
         if missing.all():
             raise TableError(f"{where}: has no value in the training rows; make it ignore under features")
         if not missing.any() and (values == values[0]).all():
-            warnings.warn(f"{where}: is constant in the training rows", stacklevel=3)
+            warnings.warn(f"{where}: is constant in the training rows, and taken so in all others", stacklevel=3)

@@ -120,11 +120,20 @@ class Tables(Source):
         return preparation.to_json(*self.columns(party))
 
     def warning_of_unseen_values(self, party: str, preparation: Preparation, samples: Samples) -> str:
-        """Return a line that counts the owner's new or rare categories by column, for the owner alone; "" for none."""
-        counts = zip(self.columns(party)[1], preparation.unknown(samples), strict=True)
-        cells = [f"{count} of column {name!r}" for name, count in counts if count]
-        what = f"cells that hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown"
-        return f"{party}: {what}: {', '.join(cells)}" if cells else ""
+        """Return a line that counts, by column, new or rare categories and cells that differ from a constant."""
+        assert isinstance(preparation, TablePreparation)
+        numbers, categories = self.columns(party)
+        kinds = {
+            f"hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown": zip(
+                categories, preparation.unknown(samples), strict=True
+            ),
+            "differ from what their column holds in all training rows, and are taken for it": zip(
+                [*numbers, *categories], preparation.changed(samples), strict=True
+            ),
+        }
+        told = {what: [f"{n} of column {name!r}" for name, n in counts if n] for what, counts in kinds.items()}
+        lines = [f"cells that {what}: {', '.join(cells)}" for what, cells in told.items() if cells]
+        return f"{party}: {'; '.join(lines)}" if lines else ""
 
     def outliers(self, party: str, preparation: Preparation, samples: Samples) -> Iterator[tuple[int, str]]:
         """Yield the row of each cell that is clipped, and a line that names its column."""
