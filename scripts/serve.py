@@ -37,14 +37,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     missing = [name for name in ("fastapi", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
-    from vfl.config import load_config
+    from vfl.config.files import load_stored_config
     from vfl.runs.run_folder import PROCESSES
     from vfl.runs.stored_run import Run
 
     stored = Run(arguments.run)
     # Processes of this machine get a new address, all of them, each time that they are asked.
     together = stored.folder / PROCESSES / "server.yaml"
-    config = load_config(together if together.exists() else stored.folder / "config.yaml", arguments.overrides)
+    config = load_stored_config(together if together.exists() else stored.folder / "config.yaml", arguments.overrides)
     from vfl.parties.serving.score_server import serve_scores
 
     serve_scores(arguments.run, config, insecure=arguments.insecure, console=console)

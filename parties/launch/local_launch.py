@@ -125,7 +125,8 @@ def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
-    """Return every process's own configuration, by name."""
+    """Return every process's own configuration, by name. Raises ConfigError for code that is not this user's own."""
+    config.models.check_noted()  # they will be files that commands are called with
     configs: dict[str, ExperimentConfig] = {}
     for name, own in networked(config, folder).items():
         values = own.model_dump()

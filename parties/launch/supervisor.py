@@ -46,7 +46,7 @@ def networked(config: ExperimentConfig, folder: Path, owners: Sequence[str] = ()
     address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
     for name in (SERVER, *(owners or config.parties)):
-        values = config.model_dump()
+        values = config.model_dump() | {"models": config.models.with_whole_paths().model_dump()}
         keys = folder / "keys" / name
         values["network"] |= {
             "server": address,

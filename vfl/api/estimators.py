@@ -54,6 +54,7 @@ from vfl.api.frames_to_files import (
 from vfl.base.errors import PeerLost, one_line
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.files import with_own_models
 from vfl.config.presets import ROUNDS
 from vfl.console import ShowConsole
 from vfl.runs.run_folder import write_summary
@@ -261,7 +262,7 @@ class _Vertical(BaseEstimator):
         classes = getattr(self, "classes_", ())  # none where the label is an amount
         with _in_own_words(str(folder)):
             config = fitting_experiment(values, {**chosen, **with_names(self.settings)}, len(classes), self.rounds)
-        config = by_code(config, [*map(str, classes)])
+        config = with_own_models(by_code(config, [*map(str, classes)]))
         check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)

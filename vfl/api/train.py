@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from vfl.base.errors import ConfigError
-from vfl.config import ExperimentConfig, parse_config
-from vfl.config.files import lay_over, read_settings
+from vfl.config import ExperimentConfig
+from vfl.config.files import load_experiment
 from vfl.console import ShowConsole
 from vfl.core.costs.schedule import Lightweighted, chosen_ratios
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
@@ -45,7 +45,7 @@ def train(
     if not isinstance(cast(object, config), str | Path):
         what = f"a YAML file, or the name of a shipped experiment; got {type(config).__name__}"
         raise ConfigError(f"config: expected {what}; settings go into overrides")
-    experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
+    experiment = load_experiment(Path(config), overrides or {})
     for line in experiment.warnings():
         warnings.warn(line, stacklevel=2)
     folder = Path(run_dir) if run_dir else choose_run_dir(experiment.name, Path("runs"), resume=resume)

@@ -28,9 +28,9 @@ from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
-from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.data import TABLE_KINDS
-from vfl.config.files import lay_over, parse_overrides, read_settings
+from vfl.config.files import load_experiment, parse_overrides, with_own_models
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Regression, Task, task_of
 from vfl.data.files import LabelData, PartyData
@@ -103,7 +103,7 @@ def compare(
 
     Raises ValueError, one line, for a setting, data or a folder that cannot be used.
     """
-    experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
+    experiment = load_experiment(Path(config), overrides or {})
     folder = Path(run_dir) if run_dir else choose_run_dir(f"{experiment.name}-compare", Path("runs"), resume=False)
     return compare_models(experiment, folder, Console(quiet=True))
 
@@ -135,7 +135,7 @@ def experiment_of(
         "name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables",
         "data": {"dataset": {"kind": "tables"}, "tables": proposed},
     }
-    return fitting_experiment(values, overridden, classes)
+    return with_own_models(fitting_experiment(values, overridden, classes))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ FEATURE_MODELS = Registry(
         "mlp": "vfl.models.table:mlp",
         "torchvision": "vfl.core.torchvision_models:torchvision_model",
         "given": "vfl.core.feature_models:given_model",
+        "own": "vfl.core.feature_models:own_model",
     },
     "a callable that makes a torch.nn.Module of a vfl.models.features.ModelSpec",
 )

@@ -13,6 +13,8 @@ from vfl.base.errors import ConfigError, one_line
 from vfl.base.spelling import did_you_mean, nearest_name
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.file_kinds import TABLES, kind_of
+from vfl.config.models import ModelsConfig
+from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import find_config
 from vfl.config.tables import without_features
@@ -75,12 +77,30 @@ def _load(text: str) -> object:
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """Read an experiment from a YAML file or the name of a shipped one, and apply ``dotted.key=value`` overrides.
+    """Read a user's experiment from a YAML file or the name of a shipped one, and apply ``dotted.key=value`` overrides.
 
     A file may name another as ``base:``, relative to itself or shipped, and then holds only what differs from it.
     Raises ConfigError, one line, for anything that is wrong.
     """
+    return load_experiment(path, parse_overrides(overrides))
+
+
+def load_experiment(path: Path, settings: Mapping[str, object]) -> ExperimentConfig:
+    """Read a user's experiment, as ``load_config``, with settings by dotted key laid over it."""
+    config = parse_config(lay_over(read_settings(path), settings))
+    return config if path.is_dir() else with_own_models(config)
+
+
+def load_stored_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Read the configuration in a run's folder, which may be somebody else's: code that it names is not run for it."""
     return parse_config(lay_over(read_settings(path), parse_overrides(overrides)))
+
+
+def with_own_models(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a user's own experiment; code that it names is from now on known as the user's (``own_models.py``)."""
+    if config.mode == "vertical":
+        config.models.note_own()
+    return config
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -147,6 +167,7 @@ def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
         whole = (below if below.exists() and not named.exists() else named).absolute()
         training = training.model_copy(update={"start_from": whole})
     changed: dict[str, object] = {"data": type(config.data).model_validate(data), "training": training}
+    changed["models"] = config.models.with_whole_paths()
     if config.mode == "horizontal":  # a section of the algorithm's own
         own = config.horizontal.own
         paths = {name: value.absolute() for name, value in own if isinstance(value, Path)}
@@ -192,7 +213,7 @@ def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    values = _with_owners_files(path.parent, read_yaml(path))
+    values = models_beside(path.parent, _with_owners_files(path.parent, read_yaml(path)))
     base = values.pop("base", None)
     if base is None:
         return values
@@ -201,7 +222,14 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(f"{path}: base: {error}") from None
     inherited = _read_with_base(file, (*seen, path.resolve()))
+    check_inherited(path.parent / str(base), inherited)
     return _overlay(ExperimentConfig, inherited, values)
+
+
+def check_inherited(base: Path, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the settings are those of a run's folder, and it names code of somebody else."""
+    if base.is_dir():
+        read_section(ModelsConfig, values.get("models", {})).check_noted()
 
 
 def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -221,6 +249,21 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
             paths = {key: str(beside / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
             read[owner] = own | paths
     return values | {"data": cast(dict[str, Any], data) | {"tables": read}}
+
+
+def models_beside(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, nested or by dotted key, with the paths of models' files relative to a folder."""
+
+    def placed(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {inner: placed(f"{key}.{inner}", each) for inner, each in cast(dict[Any, Any], value).items()}
+        if isinstance(value, list):  # a sweep's
+            return [placed(key, each) for each in cast(list[Any], value)]
+        return beside(folder, value) if key.endswith(".kind") and isinstance(value, str) else value
+
+    return {
+        key: placed(str(key), value) if str(key).split(".")[0] == "models" else value for key, value in settings.items()
+    }
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

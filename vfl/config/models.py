@@ -1,21 +1,28 @@
 """Settings of the models: ``models``."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from vfl.config.agreement import OWN, REPLAYED
 from vfl.config.components import CLASSIFIERS, FEATURE_MODELS
+from vfl.config.own_models import beside, check_noted, check_own, is_own, note_own
 from vfl.config.settings import Fraction, Number, Positive, Section, name_in
+
+
+def _known_kind(kind: str) -> str:
+    return check_own(kind) if is_own(kind) else FEATURE_MODELS.check(kind)
 
 
 class FeatureModelConfig(Section):
     """A party's feature model."""
 
-    kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp, torchvision (any of its classification models, by options: {name: resnet18}), given (as
-    an object, by `vfl.fit`), or a model of an installed package (docs/extending.md)."""
+    kind: Annotated[str, AfterValidator(_known_kind)] = "vgg16"
+    """vgg16, vgg11, cnn, mlp, torchvision (any of its classification models, by options: {name: resnet18}), code of
+    yours as my_models.py:Net (relative to the YAML file) or package.module:Net, given (as an object, by `vfl.fit`), own
+    (another owner's, who names it there), or a model of an installed package (docs/extending.md)."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
@@ -25,15 +32,16 @@ class FeatureModelConfig(Section):
     dropout: Fraction = 0.0
     """mlp only: probability with which a training pass leaves out a hidden unit."""
     options: dict[str, Any] = Field(default={})
-    """torchvision: name, and further arguments of its function. Otherwise settings of a model of another package, which
-    checks them."""
+    """torchvision: name, and further arguments of its function; code of yours: its keyword arguments; else settings of
+    a model of another package, which checks them."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""
+        if self.kind == "torchvision" or is_own(self.kind):
+            return dict.fromkeys(("width", "dropout"), f"{self.kind} takes its options")
         if self.kind not in FEATURE_MODELS.built_in:
             return {}
-        unused = ["width", "dropout"] if self.kind == "torchvision" else ["options"]
-        unused += [] if self.kind in ("mlp", "torchvision") else ["dropout"]
+        unused = ("options",) if self.kind == "mlp" else ("options", "dropout")
         return dict.fromkeys(unused, f"{self.kind} has none")
 
 
@@ -65,10 +73,31 @@ class ModelsConfig(Section):
     the embeddings; predictions are the means of theirs (docs/data.md)."""
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
+    def with_whole_paths(self) -> "ModelsConfig":
+        """Return the same with absolute paths of files that owners bring."""
+        feature, *parties = (
+            each.model_copy(update={"kind": beside(Path().absolute(), each.kind)}) for each in self._features().values()
+        )
+        return self.model_copy(update={"feature": feature, "parties": dict(zip(self.parties, parties, strict=True))})
+
+    def note_own(self) -> None:
+        """Note code that these settings name as the user's own: they are of no run's folder."""
+        for each in self._features().values():
+            if is_own(each.kind):
+                note_own(each.kind, each.options)
+
+    def check_noted(self) -> None:
+        """Raise ConfigError for code that no configuration of this user has named."""
+        for each in self._features().values():
+            if is_own(each.kind):
+                check_noted(each.kind, each.options)
+
+    def _features(self) -> dict[str, FeatureModelConfig]:
+        return {"feature": self.feature, **{f"parties.{name}": each for name, each in self.parties.items()}}
+
     @model_validator(mode="after")
     def _of_members(self) -> Self:
-        features = {"feature": self.feature, **{f"parties.{name}": each for name, each in self.parties.items()}}
-        for field, each in features.items():
+        for field, each in self._features().items():
             if self.members > 1 and each.kind != "mlp":
                 raise ValueError(f"members: {self.members} needs feature models of kind mlp; {field} is {each.kind}")
             if each.embedding_size % self.members:

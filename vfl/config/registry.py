@@ -12,7 +12,7 @@ a peer sends. A component is imported only when it is chosen, and one of another
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
@@ -78,16 +78,7 @@ class Registry:
         component = cast(Callable[..., Any], self.load(name))
         if name in self.built_in:
             return component(*arguments)
-        try:
-            made = component(*arguments)
-        except ConfigError:
-            raise
-        except (Exception, SystemExit) as error:
-            reason = f"cannot be built ({with_type(error)})"
-            raise ValueError(f"{self.what} {name!r}: {reason}; it must be {self.contract}") from error
-        if not isinstance(made, of):
-            raise ValueError(f"{self.what} {name!r}: gives {made!r}; it must be {self.contract}")
-        return made
+        return made_by_stranger(partial(component, *arguments), f"{self.what} {name!r}", self.contract, of)
 
     def add(self, name: str, component: object) -> None:
         """Add a component in this process only. Raises ValueError for a built-in name, or if it does not fit."""
@@ -106,13 +97,35 @@ class Registry:
         except (Exception, SystemExit) as error:  # another package's code: whatever it raises
             reason = f"cannot import {first.value!r} ({with_type(error)})"
             raise ValueError(f"{self.what} {name!r} {origin}: {reason}") from None
-        _loaded[f"{self.what} {name!r} {origin}"] = _package_of(first.module)
+        note_loaded(f"{self.what} {name!r} {origin}", first.module)
         return self._checked(name, origin, component, fits)
 
     def _checked(self, name: str, origin: str, component: object, fits: Callable[[Any], bool]) -> Any:
         if not fits(component):
             raise ValueError(f"{self.what} {name!r} {origin}: {component!r} does not fit; it must be {self.contract}")
         return component
+
+
+def made_by_stranger(make: Callable[[], object], described: str, contract: str, of: type) -> Any:
+    """Return the instance of type ``of`` that code of others makes.
+
+    Raises ValueError, one line with the code's description and ``contract``, for whatever the code raises.
+    """
+    try:
+        made = make()
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = f"cannot be built ({with_type(error)})"
+        raise ValueError(f"{described}: {reason}; it must be {contract}") from error
+    if not isinstance(made, of):
+        raise ValueError(f"{described}: gives {made!r}; it must be {contract}")
+    return made
+
+
+def note_loaded(described: str, module: str) -> None:
+    """Note code of others, by its description, so that unexpected errors name it."""
+    _loaded[described] = _package_of(module)
 
 
 @cache

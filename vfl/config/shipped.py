@@ -27,6 +27,8 @@ def find_config(given: Path, folder: Path = Path()) -> Path:
 def _found(path: Path, given: str) -> Path:
     if path.is_file():
         return path
+    if (path / "config.yaml").is_file():
+        return path / "config.yaml"
     if path.suffix in (".yaml", ".yml"):
         # Shipped files name each other this way: a file beside the given one comes first.
         inner = shipped_folder() / given
@@ -38,8 +40,6 @@ def _found(path: Path, given: str) -> Path:
         near = beside.get(closest(path.stem, [*beside]) or "") or closest(given.removesuffix(path.suffix), _names())
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"{path}: cannot be read (No such file or directory){hint}")
-    if (path / "config.yaml").is_file():
-        return path / "config.yaml"
     names = _names()
     if given in names:
         return shipped_folder() / f"{given}.yaml"

@@ -12,6 +12,7 @@ from vfl.base.random import seeded
 from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
+from vfl.config.own_models import is_own
 from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
@@ -227,7 +228,9 @@ def build_dense_model(
                 settings.kind, model_spec(settings, data.preparation.features, config.models.members)
             )
         row = [each[torch.tensor([0])] for each in data.train.inputs]
-        check_embedding(model, row, settings.embedding_size)  # here, as lazy layers draw
+        width = check_embedding(model, row, None if is_own(settings.kind) else settings.embedding_size).shape[1]
+    if width != settings.embedding_size:  # code of an owner's does not know the setting
+        raise ConfigError(f"models: {name}'s {settings.kind} gives {width} values; set its embedding_size to {width}")
     return model
 
 

@@ -18,6 +18,8 @@ from vfl.base.random import seeded
 from vfl.compression.pruning import StructuredPruner
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
+from vfl.config.own_models import is_own, load_own
+from vfl.config.registry import made_by_stranger
 from vfl.models.features import ModelSpec
 from vfl.runs.optim import build_optimizer
 
@@ -25,6 +27,7 @@ T = TypeVar("T")
 
 CHECKED_RATIOS = (0.25, 0.5, 0.75)
 """Ratios alpha to which the check prunes a model, one after another."""
+OWN_CONTRACT = "a torch.nn.Module that takes models.feature.options as keyword arguments (docs/extending.md)"
 SAME = 1e-5
 """Largest difference of outputs that count as equal."""
 
@@ -34,12 +37,20 @@ def given_model(spec: ModelSpec) -> nn.Module:
     raise ValueError("models.feature.kind: given is a model of a Python program; call vfl.fit with it")
 
 
+def own_model(spec: ModelSpec) -> nn.Module:
+    """Raise ValueError: a model of this kind is built by its owner only, whose configuration names it."""
+    raise ValueError("models.feature.kind: own is a model that another owner's configuration names; name one here")
+
+
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
     """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
 
     Raises ValueError for an unknown kind, one that does not make a module, and unsuitable features or settings.
     """
-    return FEATURE_MODELS.make(kind, spec, of=nn.Module)
+    if not is_own(kind):
+        return FEATURE_MODELS.make(kind, spec, of=nn.Module)
+    make = load_own(kind, spec.options)
+    return made_by_stranger(lambda: make(**spec.options), f"feature model {kind!r}", OWN_CONTRACT, nn.Module)
 
 
 def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | None = None) -> Tensor:

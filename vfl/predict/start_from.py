@@ -119,6 +119,7 @@ def _fixed(config: ExperimentConfig) -> dict[str, Any]:
         for name in config.parties
         for key, value in feature_config(config, name).model_dump(exclude={"dropout"}).items()
     }
+    kinds = {key: value.rpartition("/")[2] for key, value in models.items() if key.endswith(".kind")}  # files may move
     return {
         "task": config.task,
         "data.dataset.kind": config.data.dataset.kind,
@@ -129,4 +130,5 @@ def _fixed(config: ExperimentConfig) -> dict[str, Any]:
         "models.members": config.models.members,
         "training.labels": config.training.labels,
         **models,
+        **kinds,
     }

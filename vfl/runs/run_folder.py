@@ -17,10 +17,10 @@ from vfl.config import (
     ExperimentConfig,
     changed_keys_but_places,
     dump_config,
-    load_config,
     with_whole_paths,
 )
 from vfl.config.file_kinds import kind_of
+from vfl.config.files import load_stored_config
 from vfl.runs.atomic import write_atomically
 
 PROCESSES = "processes"
@@ -131,13 +131,13 @@ def private_files() -> Generator[None]:
 def update_config(run_dir: Path, config: ExperimentConfig) -> None:
     """Write a resumed run's configuration if settings changed, such as more rounds; the folder must be locked."""
     whole = with_whole_paths(config)
-    if load_config(run_dir / "config.yaml") != whole:
+    if load_stored_config(run_dir / "config.yaml") != whole:
         write_atomically(run_dir / "config.yaml", dump_config(whole))
 
 
 def saved_config(run_dir: Path) -> ExperimentConfig:
     """Return a run's configuration; paths written by earlier versions were relative to the start folder."""
-    return with_whole_paths(load_config(run_dir / "config.yaml"))
+    return with_whole_paths(load_stored_config(run_dir / "config.yaml"))
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from vfl.config import (
     ExperimentConfig,
     changed_keys,
     changed_keys_but_places,
-    load_config,
     with_whole_paths,
 )
 from vfl.config.file_kinds import kind_of
+from vfl.config.files import load_stored_config
 from vfl.runs.run_folder import Row, read_json, saved_config
 
 if TYPE_CHECKING:  # PyTorch: who asks for a run's status does without
@@ -48,10 +48,10 @@ class Run:
     @cached_property
     def config(self) -> ExperimentConfig:
         """The resolved experiment. Raises ConfigError for ``places`` that are other settings."""
-        own = load_config(self.folder / "config.yaml")
+        own = load_stored_config(self.folder / "config.yaml")
         if not self._places:
             return own
-        moved = with_whole_paths(load_config(self.folder / "config.yaml", self._places))
+        moved = with_whole_paths(load_stored_config(self.folder / "config.yaml", self._places))
         if changes := changed_keys_but_places(own, moved):
             raise ConfigError(f"{changes[0]}: is fixed in a run; name only where its data lie now, as data.file=FILE")
         return moved

@@ -26,7 +26,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from vfl.config import ConfigError, parse_config
-from vfl.config.files import lay_over, parse_overrides, read_section, read_settings, read_yaml
+from vfl.config.files import (
+    check_inherited,
+    lay_over,
+    models_beside,
+    parse_overrides,
+    read_section,
+    read_settings,
+    read_yaml,
+    with_own_models,
+)
 from vfl.config.settings import Section
 from vfl.config.shipped import find_config
 from vfl.sweeps.executor import QueuedRun, Resources
@@ -47,6 +56,12 @@ class SweepFile(Section):
     entries: list[dict[str, Any]] = Field(default=[], alias="list")
     resources: Resources = Resources()
     """Resources of each run."""
+
+    def beside(self, folder: Path) -> "SweepFile":
+        """Return the same with models' files relative to a folder."""
+        settings, grid = models_beside(folder, self.settings), models_beside(folder, self.grid)
+        entries = [models_beside(folder, entry) for entry in self.entries]
+        return self.model_copy(update={"settings": settings, "grid": grid, "entries": entries})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +91,7 @@ class Sweep:
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
         """Return the run with some settings. Raises ConfigError, naming them, if they are no valid experiment."""
-        config = parse_config(lay_over(self.base, settings)).model_copy(update={"threads": threads})
+        config = with_own_models(parse_config(lay_over(self.base, settings))).model_copy(update={"threads": threads})
         return SweepRun(folder_name(settings, self.varied), config, tuple(settings), settings=settings)
 
     def runs(self, threads: int) -> list[SweepRun]:
@@ -91,7 +106,9 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     path = find_config(path)
     file = _parse(path)
+    file = file.beside(path.parent)
     inherited = read_settings(find_config(file.base, path.parent))
+    check_inherited(path.parent / file.base, inherited)
     overridden = parse_overrides(overrides)
     varied = {*file.grid, *(key for entry in file.entries for key in entry)}
     for key in overridden.keys() & varied:
