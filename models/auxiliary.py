@@ -27,6 +27,9 @@ class AuxiliaryHead(nn.Module):
             raise ValueError(f"widths: {list(widths)} are not multiples of {members} members")
         self.joint = joint
         self.widths = list(widths)
+        self.outputs = outputs
+        self.averages = False
+        """The answer is the classifiers' mean: the parties have only trained alone so far."""
         own = [[nn.Linear(width // members, outputs) for _ in range(members)] for width in widths]
         self.classifiers = nn.ModuleList(
             each[0] if members == 1 else MemberHeads(each, [width]) for each, width in zip(own, widths, strict=True)
@@ -34,8 +37,21 @@ class AuxiliaryHead(nn.Module):
         self._fills = not has_placeholders(joint)
 
     def forward(self, representation: Tensor) -> Tensor:
-        """Return the head's answer to the embeddings [B, P]; a head without placeholders reads missing ones as 0."""
+        """Return the answer to the embeddings [B, P]; a head without placeholders reads missing ones as 0."""
+        if self.averages:
+            return self.mean_answer(representation)
         return self.joint(torch.nan_to_num(representation) if self._fills else representation)
+
+    def mean_answer(self, representation: Tensor) -> Tensor:
+        """Return the mean of the present parties' own answers: of log-probabilities, or of amounts."""
+        answers, presence = zip(*self.own_answers(representation), strict=True)
+        stacked = torch.stack(answers)  # [K, B, C] or [K, B, M, C]
+        if self.outputs > 1:
+            stacked = stacked.log_softmax(dim=-1)
+        present_KB = torch.stack(presence)
+        shape = (*present_KB.shape, *[1] * (stacked.dim() - 2))
+        counts_B = present_KB.sum(dim=0).clamp(min=1).reshape(shape[1:])
+        return torch.where(present_KB.reshape(shape), stacked, 0.0).sum(dim=0) / counts_B
 
     def own_answers(self, representation: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each party's own answer, as the head's, and bool [B], True where its embedding is there."""
@@ -61,3 +77,8 @@ def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def join_weights(joint: Mapping[str, Tensor], classifiers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of an `AuxiliaryHead`; the inverse of `split_weights`."""
     return {f"{JOINT}{name}": each for name, each in joint.items()} | dict(classifiers)
+
+
+def has_classifiers(head: nn.Module) -> bool:
+    """Return whether a head keeps a classifier for each party."""
+    return any(isinstance(module, AuxiliaryHead) for module in head.modules())

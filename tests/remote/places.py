@@ -45,6 +45,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "embeds": at("vfl.core.party", "FeatureParty.embed"),
     "has sent its embedding": at("vfl.core.party", "FeatureParty.embed", after=True),
     "gets its update": at("vfl.core.party", "FeatureParty.update"),
+    "trains alone": at("vfl.core.party", "FeatureParty._steps_alone"),
     "iterates": at("vfl.core.label_protocol", "HeadReplica.gradient"),
     "evaluates": at("vfl.core.party", "FeatureParty.evaluate"),
     "has saved, unanswered": at("vfl.parties.network.party.training_session", "PartyWorker._save", after=True),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from remote import places
+from shorthand import release
 
 import vfl.runs.checkpoint
 from vfl.parties.network.tls.certificates import SERVER
@@ -74,6 +75,15 @@ def test_a_party_killed(federate, in_process, point: str):
     federation = federate()
     federation.run({"party_2": [(*PARTY[point], "SIGKILL")]})
     check(federation, {"party_2": 1}, in_process)
+
+
+@pytest.mark.parametrize("batch", [2, release(EXCHANGES + 1)])
+def test_a_party_killed_while_it_trains_alone(federate, in_process, batch: int):
+    """In the first round, or in the second after a checkpoint."""
+    sections: dict[str, Any] = {"training": {"local_rounds": 2}, "lightweighting": {"error_feedback": False}}
+    federation = federate(**sections)
+    federation.run({"party_2": [("trains alone", batch, "SIGKILL")]})
+    check(federation, {"party_2": 1}, in_process, **sections)
 
 
 @pytest.mark.parametrize("point", tiers(HEAD))

@@ -49,6 +49,14 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
     assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]
 
 
+@pytest.mark.parametrize("labels", ["shared", release("server")])
+def test_classifiers_of_the_parties_are_the_same_in_processes(federate, in_process, labels: str):
+    sections = {"training": {"labels": labels, "auxiliary": 0.5, "party_dropout": 0.3}}
+    federation = federate(**sections)
+    federation.run()
+    assert federation.outcome() == in_process(**sections), federation.logs()
+
+
 @pytest.mark.parametrize(("gradients", "embeddings"), [("max_norm", "gaussian"), ("gaussian", "distance_correlation")])
 @pytest.mark.release
 def test_defences_are_the_same_in_processes(federate, in_process, gradients: str, embeddings: str):

@@ -32,6 +32,7 @@ class Replayed:
         return {tag: value for tag, value in self.rows[round_index].items() if tag != "round"}
 
     metric = "accuracy"
+    rounds_ahead = 0
 
     def evaluate(self) -> dict[str, float]:
         return {}

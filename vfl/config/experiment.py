@@ -26,6 +26,7 @@ from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
     AboveZero,
     AtLeastTwo,
+    Count,
     Fraction,
     NotNegative,
     Positive,
@@ -88,6 +89,10 @@ class TrainingConfig(Section):
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
     """Weight of each party's own loss beside that of the head: a linear classifier on its embedding answers for it, on
     the rows in which it takes part. It keeps a party learning what the others answer already. 0 has no classifiers."""
+    local_rounds: Annotated[Count, SHARED] = 0
+    """First rounds in which each party trains alone on its own classifier, with labels shared: nothing is sent and no
+    party waits for another. Then they train together; if no rounds are left, the mean of their answers is the answer.
+    They meet where a round is evaluated or saved: evaluation.every and checkpoint.every."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
@@ -100,6 +105,18 @@ class TrainingConfig(Section):
     start_from: Annotated[Path | None, OWN] = None
     """Folder, or name below runs, of a finished run whose models and preparation of columns this training begins with,
     on new or further rows of the same columns; of several processes each names its own folder of that run."""
+
+    def check_local_rounds(self) -> None:
+        """Raise ValueError unless parties can train alone."""
+        if self.local_rounds and self.labels == "server":
+            raise ValueError(
+                "training.local_rounds: parties cannot train alone without labels, which training.labels=server keeps "
+                "from them; set it to shared, or local_rounds to 0"
+            )
+        if self.local_rounds > self.rounds:
+            raise ValueError(
+                f"training.local_rounds: {self.local_rounds} are more than training.rounds = {self.rounds}; lower it"
+            )
 
     @field_validator("optimizer")
     @classmethod
@@ -309,6 +326,7 @@ class ExperimentConfig(Section):
 
     def _check_vertical(self) -> None:
         self.training.loss.check(self.task)
+        self.training.check_local_rounds()
         parties = self.parties
         _check_names(parties)
         named = {

@@ -25,7 +25,7 @@ from vfl.core.feature_models import (
     mixes_rows,
 )
 from vfl.core.finished_party import FinishedParty
-from vfl.core.head import Head, HeadTrainer, OwnLoss
+from vfl.core.head import Head, HeadTrainer, OwnLoss, load_head
 from vfl.core.joint_model import JointModel
 from vfl.core.label_protocol import (
     HeadReplica,
@@ -153,7 +153,7 @@ def build_joint_model(
     """
     weights = own["head"]["weights"]
     head = Head(build_head_model(config, task, placeholders=bool(placeholders_of(weights))), task, runtime)
-    head.head.load_state_dict(weights)
+    load_head(head.head, own["head"])
     head.head.eval()
     compressor, names = build_compressor(config.wire), config.parties
     receivers = [EmbeddingReceiver(name, feature_config(config, name).embedding_size, compressor) for name in names]
@@ -258,7 +258,7 @@ def build_head_model(
 ) -> nn.Module:
     """Return the head as training begins with it: ``joint`` or perceptrons, and auxiliary classifiers."""
     joint = joint or _perceptrons(config, task, placeholders=placeholders)
-    if not config.training.auxiliary:
+    if not (config.training.auxiliary or config.training.local_rounds):
         return joint
     widths = [feature_config(config, name).embedding_size for name in config.parties]
     with seeded(config.seed, "init", owner="auxiliary"):

@@ -17,7 +17,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.finished_model import naming_model
 from vfl.core.tasks import Task
 from vfl.messages.messages import Buffer, Part, PartKind
-from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
+from vfl.models.auxiliary import AuxiliaryHead, has_classifiers, join_weights, split_weights
 from vfl.models.mlp import has_placeholders, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -38,7 +38,7 @@ class Head:
     @cached_property
     def missing(self) -> float:
         """Value of a missing embedding's entries: NaN if the head can tell it apart, else 0."""
-        return math.nan if has_placeholders(self.head) or isinstance(self.head, AuxiliaryHead) else 0.0
+        return math.nan if has_placeholders(self.head) or has_classifiers(self.head) else 0.0
 
     def forward(self, representation_BP: Tensor) -> Tensor:
         """Return the outputs [B, C] of all embeddings."""
@@ -47,6 +47,13 @@ class Head:
     def own_answers(self, representation_BP: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each party's own answer [B, C] and its presence, bool [B]; none without auxiliary classifiers."""
         return self.head.own_answers(representation_BP) if isinstance(self.head, AuxiliaryHead) else []
+
+
+def load_head(head: nn.Module, state: State) -> None:
+    """Load a trained head of a ``HeadTrainer.state_dict``."""
+    head.load_state_dict(state["weights"])
+    if isinstance(head, AuxiliaryHead):
+        head.averages = state.get("averages", False)
 
 
 class HeadTrainer(Head):
@@ -86,7 +93,7 @@ class HeadTrainer(Head):
         A party's own loss is the mean over the rows in which it takes part.
         """
         loss = objective = self.loss(self.forward(representation_BP), labels_B, weights_B)
-        for answer_BC, present_B in self.own_answers(representation_BP):
+        for answer_BC, present_B in self.own_answers(representation_BP) if self.auxiliary else ():
             if present_B.all():
                 objective = objective + self.auxiliary * self.loss(answer_BC, labels_B, weights_B)
             elif present_B.any():
@@ -169,12 +176,14 @@ class HeadTrainer(Head):
         return drift
 
     def state_dict(self) -> State:
-        """Return weights and momentum by name."""
-        return {"weights": self.head.state_dict(), "momentum": optimizer_state(self.optimizer, self.head)}
+        """Return weights and momentum by name, and whether the answer is the mean of the parties' own."""
+        averages = {"averages": True} if isinstance(self.head, AuxiliaryHead) and self.head.averages else {}
+        momentum = optimizer_state(self.optimizer, self.head)
+        return {"weights": self.head.state_dict(), "momentum": momentum, **averages}
 
     def load_state_dict(self, state: State) -> None:
         """Restore weights and momentum."""
-        self.head.load_state_dict(state["weights"])
+        load_head(self.head, state)
         load_optimizer_state(self.optimizer, self.head, state["momentum"])
 
     def begin_with(self, state: State) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from vfl.base.digest import weights_digest
 from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.core.head import HeadTrainer
+from vfl.core.own_classifier import OwnClassifier
 from vfl.core.presence import Presence, RowMask, pack, unpack
 from vfl.core.privacy.defences import Defence
 from vfl.core.tasks import task_state
@@ -176,13 +177,27 @@ class HeadReplica:
         self._embeddings: list[Tensor] = []
         self._labels_B = self.labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
+        self._classifier: OwnClassifier | None = None
+
+    @property
+    def classifier(self) -> OwnClassifier:
+        """The party's own classifier, for rounds that it trains alone."""
+        if self._classifier is None:
+            self._classifier = OwnClassifier(self.trainer, self.position)
+        return self._classifier
+
+    def start_alone(self, round_index: int, batches: Sequence[Tensor]) -> list[RowMask]:
+        """Return the party's mask of each batch of a round that it trains alone."""
+        return [masks[self.position] for masks in self.presence.of_round(round_index, batches)]
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
         """Load theta_0, noting the replica's drift from it; return the party's mask of each batch."""
+        alone, self._classifier = self._classifier is not None, None  # from here on its steps are the head's
         self._batches, self._masks = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index, len(batches))
         if self.head_sync == "replay":
-            self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
+            drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
+            self._drift = 0.0 if alone else drift  # the others' classifiers have learned meanwhile
             if head_digest != weights_digest(self.trainer.head.state_dict()):
                 raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
         return [masks[self.position] for masks in self._masks]
@@ -242,8 +257,10 @@ class HeadReplica:
 
     def state_dict(self) -> State:
         """Return the replica, its momentum, and the estimates of the others' embeddings."""
+        alone = {} if self._classifier is None else {"classifier": self._classifier.state_dict()}
         return {
             "head": self.trainer.state_dict(),
+            **alone,
             "task": task_state(self.trainer.task),
             "others": {other.sender: other.state_dict() for other in self.others},
         }
@@ -251,6 +268,8 @@ class HeadReplica:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
         self.trainer.load_state_dict(state["head"])
+        if "classifier" in state:
+            self.classifier.load_state_dict(state["classifier"])
         for other in self.others:
             other.load_state_dict(state["others"][other.sender])
 

@@ -25,8 +25,10 @@ from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
 from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
-from vfl.core.label_protocol import PartyProtocol
+from vfl.core.label_protocol import HeadReplica, PartyProtocol
+from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence
+from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.resolution import resized
 from vfl.core.team import OneProcess
 from vfl.data.samples import Samples
@@ -34,6 +36,8 @@ from vfl.data.source import Prepared
 from vfl.messages.control import (
     AskedRatios,
     Description,
+    LocalReports,
+    LocalRounds,
     Prices,
     RoundReport,
     RoundStart,
@@ -113,6 +117,8 @@ class FeatureParty(FinishedParty):
                     return self.exchange(request)
             case Kind.END_ROUND:
                 return (self.end_round(request).part(),)
+            case Kind.TRAIN_ALONE:
+                return self.train_alone(request)
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
             case Kind.MODEL_COSTS:
@@ -123,11 +129,7 @@ class FeatureParty(FinishedParty):
     def start_round(self, message: Message) -> None:
         """Set the round's ratios (and head), and derive the order of its batches."""
         assigned = RoundStart.of(message)
-        self.round_index = message.round_index
-        self.alpha, self.beta = assigned.alpha, assigned.beta
-        self.resize(assigned.resolution or 1.0)
-        batch_size = self.config.training.batch_size
-        batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
+        batches = self._assign(message.round_index, assigned)
         masks = self.protocol.start_round(message, assigned.head_digest, batches)
         self.batches = [mask.rows_of(rows_B) for rows_B, mask in zip(batches, masks, strict=True)]
         # With labels at the server it is the server that says who takes part, by the match it has: perhaps an older
@@ -140,9 +142,16 @@ class FeatureParty(FinishedParty):
                 f"{shown[0] - shown[1]} rows of {self.name} are left out, to which "
                 "training.party_dropout does not agree"
             )
+
+    def _assign(self, round_index: int, assigned: RoundStart) -> list[Tensor]:
+        """Set the round's ratios, forget what was under way, and return the rows [B] of the round's batches."""
+        self.round_index = round_index
+        self.alpha, self.beta = assigned.alpha, assigned.beta
+        self.resize(assigned.resolution or 1.0)
         self.pending.clear()
         self.meter = RoundMeter(self.runtime)
-        self.passes.start_round(message.round_index)
+        self.passes.start_round(round_index)
+        return batch_rows(self.config.seed, round_index, self.steps, len(self.train), self.config.training.batch_size)
 
     def resize(self, resolution: float) -> None:
         """Go on with images of this share of their sides, in training and evaluation; 1: with the whole ones."""
@@ -200,17 +209,21 @@ class FeatureParty(FinishedParty):
             pending.forward = None
             sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
             gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
-            self.optimizer.zero_grad()
-            # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
-            embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
-            # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
-            for name, weight in weights.items():
-                self.model.get_parameter(name).grad = weight.grad
-            self.passes.team.add_gradients(self.model, samples)
-            self.optimizer.step()
-            self.meter.backward(self.macs, samples)
+            self._descend(embedding_nD, gradient_nD, weights, samples)
         self.meter.updated(self.unpruned_macs, samples, iterations)
         self.protocol.finish(iterations)
+
+    def _descend(self, embedding_nD: Tensor, gradient_nD: Tensor, weights: Mapping[str, Tensor], samples: int) -> None:
+        """Take one step along the gradient at the embeddings; their graph ends at the model's weights or at copies."""
+        self.optimizer.zero_grad()
+        # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
+        embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+        # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
+        for name, weight in weights.items():
+            self.model.get_parameter(name).grad = weight.grad
+        self.passes.team.add_gradients(self.model, samples)
+        self.optimizer.step()
+        self.meter.backward(self.macs, samples)
 
     def prune(self) -> bool:
         """Prune to the round's alpha if it exceeds all earlier ones; measure Psi on the probe batch."""
@@ -236,6 +249,50 @@ class FeatureParty(FinishedParty):
         """Apply the last update; return the round's costs and the errors due to lightweighting."""
         with self.meter.training():
             self.update(message)
+        return self._report(head_drift=self.protocol.drift())
+
+    def train_alone(self, message: Message) -> tuple[Part, Part]:
+        """Train rounds on the party's own classifier; return their reports and the classifier's weights."""
+        protocol = self.protocol.protocol if isinstance(self.protocol, MessageRecorder) else self.protocol
+        if not isinstance(protocol, HeadReplica):
+            raise MessageError(f"{self.name} holds no labels to train alone")
+        rounds = enumerate(LocalRounds.of(message).rounds, message.round_index)
+        reports = tuple(self._train_round_alone(number, assigned, protocol) for number, assigned in rounds)
+        frame = classifier_frame(protocol.classifier.module)
+        return LocalReports(reports=reports).part(), Part(PartKind.HEAD, frame)
+
+    def _train_round_alone(self, round_index: int, assigned: RoundStart, protocol: HeadReplica) -> RoundReport:
+        batches = self._assign(round_index, assigned)
+        masks = protocol.start_alone(round_index, batches)
+        self.batches = [mask.rows_of(rows_B) for rows_B, mask in zip(batches, masks, strict=True)]
+        self.evaluated.forget()
+        if self.alpha > self.pruner.alpha_max:  # no embedding of the unpruned model is under way
+            self.prune()
+        losses: list[float] = []
+        with self.meter.training():
+            for exchange, rows_n in enumerate(self.batches):
+                set_learning_rate(self.optimizer, self.config.training.optimizer, round_index, exchange, self.steps)
+                protocol.classifier.start_exchange(round_index, exchange, self.steps)
+                inputs = self.views.shown(self.batch(self.train, rows_n), rows_n, round_index, exchange)
+                losses += self._steps_alone(inputs, rows_n, protocol)
+        own_loss = finite(sum(losses) / len(losses), f"own_loss/{self.name}") if losses else None
+        return self._report(own_loss=own_loss)
+
+    def _steps_alone(self, inputs: tuple[Tensor, ...], rows_n: Tensor, protocol: HeadReplica) -> list[float]:
+        """Take E local iterations on a batch; return the loss before the first, nothing for no rows."""
+        samples, iterations = len(rows_n), self.config.training.local_iterations
+        labels_n = protocol.labels_N[rows_n.to(protocol.labels_N.device)]
+        losses: list[float] = []
+        for _ in range(iterations if samples else 0):
+            self.meter.forward(self.macs, samples)
+            embedding_nD, _ = self.passes.embed(inputs, OWN)
+            gradient_nD, loss = protocol.classifier.step(embedding_nD, labels_n)
+            losses.append(loss)
+            self._descend(embedding_nD, gradient_nD, OWN, samples)
+        self.meter.updated(self.unpruned_macs, samples, iterations)
+        return losses[:1]
+
+    def _report(self, head_drift: float | None = None, own_loss: float | None = None) -> RoundReport:
         return RoundReport(
             alpha=self.pruner.alpha_max,
             beta=self.beta,
@@ -248,7 +305,8 @@ class FeatureParty(FinishedParty):
             train_time_s=fixed_seconds(self.meter.train_time_s),
             omega=finite(self.meter.omega / self.steps, f"omega/{self.name}"),
             psi=finite(self.meter.psi, f"psi/{self.name}"),
-            head_drift=self.protocol.drift(),
+            head_drift=head_drift,
+            own_loss=own_loss,
         )
 
     def prices(self, asked: AskedRatios) -> Prices:

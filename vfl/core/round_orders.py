@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from vfl.messages.control import LocalRounds
 from vfl.messages.messages import MEASURING, Kind, Message, MessageError
 
 
@@ -29,6 +30,13 @@ def orders_of(steps: int, staleness: int) -> list[Order]:
     return [*embeds, *updates, Order(Kind.END_ROUND, 0, steps - 1)]
 
 
+def rounds_done(request: Message) -> int | None:
+    """Return the number of rounds that are done once an order is answered; None for one that ends no round."""
+    if request.kind is Kind.TRAIN_ALONE:
+        return request.round_index + len(LocalRounds.of(request).rounds)
+    return request.round_index + 1 if request.kind is Kind.END_ROUND else None
+
+
 @dataclass
 class Agenda:
     """A party's position in its training; decides which order of a remote server is due."""
@@ -38,6 +46,8 @@ class Agenda:
     """Number of exchanges in a round."""
     staleness: int
     rounds_begun: int = 0
+    local_rounds: int = 0
+    """First rounds, which the party trains alone."""
     _due: deque[Order] = field(default_factory=deque[Order])
     """Orders of the present round still to come."""
 
@@ -45,15 +55,27 @@ class Agenda:
         """Accept the next order. Raises MessageError, before anything is computed, for one that is not due."""
         if request.kind in MEASURING:
             return
-        if request.kind is Kind.START_ROUND:
+        if request.kind is Kind.TRAIN_ALONE:
+            self._check_local(request)
+        elif request.kind is Kind.START_ROUND:
             if request.round_index != self.rounds_begun:
                 raise MessageError(f"round {request.round_index} came, {self.party} has done {self.rounds_begun}")
+            if request.round_index < self.local_rounds:
+                raise MessageError(f"round {request.round_index} came, {self.local_rounds} rounds are to be local")
             self.rounds_begun += 1
             self._due = deque(orders_of(self.steps, self.staleness))
         elif request.kind in (Kind.EMBED, Kind.UPDATE, Kind.END_ROUND):
             self._check_in_round(request)
         else:
             raise MessageError(f"{self.party} cannot answer {request.kind.name}")
+
+    def _check_local(self, request: Message) -> None:
+        end = request.round_index + len(LocalRounds.of(request).rounds)
+        if self._due or request.round_index != self.rounds_begun:
+            raise MessageError(f"local round {request.round_index} came, {self.party} has begun {self.rounds_begun}")
+        if end > self.local_rounds:
+            raise MessageError(f"{end} local rounds came, {self.local_rounds} are agreed")
+        self.rounds_begun = end
 
     def _check_in_round(self, request: Message) -> None:
         due, round_index = self._due[0] if self._due else Order(Kind.START_ROUND, 0, None), self.rounds_begun - 1

@@ -23,11 +23,13 @@ from vfl.core.costs.schedule import Assign, Ratios, with_resolutions
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
+from vfl.core.local_training import LocalTraining
 from vfl.core.privacy.epsilon import guarantees, movers
 from vfl.core.tasks import task_state
 from vfl.data.source import SERVER
-from vfl.messages.control import AskedRatios, Description, Prices, RoundStart
+from vfl.messages.control import MAX_LOCAL_ROUNDS, AskedRatios, Description, Prices, RoundStart
 from vfl.messages.messages import Kind, Message
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics, finite
@@ -131,6 +133,7 @@ class HeadServer:
         )
         self.assign: Assign = build_controller(given)
         """Function that chooses the ratios of a round; another one can be set."""
+        self._scheduled = self.assign
         self.past_ratios: Mapping[int, Mapping[str, Ratios]] = {}
         """Ratios by round that were chosen before a resume."""
         self.unmet: list[str] = []
@@ -139,12 +142,19 @@ class HeadServer:
         self.assigned: dict[str, RoundStart] = {}
         self.reports = Reports(exchanges.work)
         self.clock = Clock(config.simulation, exchanges.work)
+        self.local = LocalTraining(exchanges, self.reports)
+        """Rounds that parties train alone."""
         self._began_s = 0.0
         self._under_way_s: dict[str, float] = {}
         """Seconds under way up to the round's beginning, by party."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
+        local = round_index < self.config.training.local_rounds
+        if isinstance(self.trainer.head, AuxiliaryHead):
+            self.trainer.head.averages = local
+        if local:
+            return self._train_alone(round_index)
         self.start_round(round_index)
         metrics = self._test_pruning()
         for exchange in range(self.exchanges.steps):
@@ -153,9 +163,48 @@ class HeadServer:
         self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
+        return metrics | self._metrics()
+
+    def _metrics(self) -> Metrics:
+        """Return the parts of a round's metrics that its assignments, reports and messages give."""
+        metrics: Metrics = {}
         if self.config.lightweighting.resolution != 1.0:
-            metrics |= {f"resolution/{name}": each.resolution or 1.0 for name, each in self.assigned.items()}
+            metrics = {f"resolution/{name}": each.resolution or 1.0 for name, each in self.assigned.items()}
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
+
+    @property
+    def rounds_ahead(self) -> int:
+        """Local rounds that the parties have done and the loop has not counted."""
+        return len(self.local.ahead)
+
+    def _train_alone(self, round_index: int) -> Metrics:
+        """Count a round that the parties train alone; first order it, with those before the parties meet again."""
+        self.ledger.start_round()
+        if not self.local.ahead:
+            rounds = range(round_index, self._meeting_after(round_index))
+            self.local.order({each: self._assign(each) for each in rounds})
+        self.evaluation.forget()
+        self.assigned, reports = self.local.ahead.pop(round_index)
+        for name, report in reports.items():
+            self.ledger.record_report(name, self.reports.add(name, report))
+        losses = [report.own_loss for report in reports.values() if report and report.own_loss is not None]
+        metrics = {"loss/train": sum(losses) / len(losses)} if losses else {}
+        present = self.roster.present
+        costs = {party.name: self.ledger.round_cost(party.name) for party in present}
+        last = self.reports.last
+        under_way_s = {party.name: last[party.name].elapsed_s for party in present if party.under_way_s is not None}
+        metrics |= self.clock.end_round(round_index, last, costs, under_way_s, round_trips=1)
+        return metrics | decision_metrics(self.ratios) | self._metrics()
+
+    def _meeting_after(self, round_index: int) -> int:
+        """Return the next round before which the parties meet: for a test, a checkpoint, or to train together."""
+        training, rounds = self.config.training, round_index + 1
+        if self.lightweighting.measures or self.assign is not self._scheduled:
+            return rounds  # ratios depend on the reports of the round before
+        last = min(training.local_rounds, training.rounds, round_index + MAX_LOCAL_ROUNDS)
+        while rounds < last and rounds % self.config.evaluation.every and rounds % self.config.checkpoint.every:
+            rounds += 1
+        return rounds
 
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
@@ -163,6 +212,16 @@ class HeadServer:
         self._began_s = time.monotonic()
         self._under_way_s = {party.name: party.under_way_s or 0.0 for party in self.roster}
         parts, head_digest = self.exchanges.start_round(round_index)
+        self.assigned = self._assign(round_index, head_digest)
+        asked = [
+            party.ask(Message(Kind.START_ROUND, round_index, 0, (self.assigned[party.name].part(), *own)))
+            for party, own in zip(self.roster, parts, strict=True)
+        ]
+        for each in asked:
+            each.wait()
+
+    def _assign(self, round_index: int, head_digest: str | None = None) -> dict[str, RoundStart]:
+        """Choose the ratios of a round, and return each party's assignment."""
         # Rates are measured: a round that is repeated after a resume could get other ratios. The controller runs
         # nevertheless, as it asks for the models' costs: as early as in a run without a resume.
         chosen = self.assign(round_index, self.clock.history)
@@ -172,7 +231,7 @@ class HeadServer:
         self.unmet = tell_unmet(self.ratios, self.unmet)
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
         given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
-        self.assigned = {
+        return {
             name: RoundStart(
                 alpha=ratios.alpha,
                 beta=ratios.beta,
@@ -182,12 +241,6 @@ class HeadServer:
             )
             for name, ratios in with_resolutions(given, self.lightweighting, round_index).items()
         }
-        asked = [
-            party.ask(Message(Kind.START_ROUND, round_index, 0, (self.assigned[party.name].part(), *own)))
-            for party, own in zip(self.roster, parts, strict=True)
-        ]
-        for each in asked:
-            each.wait()
 
     def end_round(self) -> None:
         """Collect the parties' reports; nothing else is under way then."""

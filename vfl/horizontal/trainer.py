@@ -77,6 +77,7 @@ class HorizontalTrainer:
     state: Vectors = field(init=False)
     simulated_time_s: float = field(default=0.0, init=False)
     metric: str = field(default="accuracy", init=False)
+    rounds_ahead: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         model = self.fleet.model

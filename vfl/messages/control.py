@@ -18,6 +18,8 @@ MAX_RATIOS = 256
 """Most ratios that may be asked about at once."""
 MAX_RESOLUTIONS = 16
 """Most resolutions below 1 that may be asked about at once, each at all ratios."""
+MAX_LOCAL_ROUNDS = 1000
+"""Most rounds that one order lets a party train alone."""
 MAX_COLUMNS = 100_000
 """Most columns of a party."""
 MOST_DRAWS = 8
@@ -135,11 +137,25 @@ class RoundReport(Control):
     psi: Measure
     head_drift: Measure | None = None
     """Largest difference of the party's replica from theta_0 at the start of the round; head_sync replay only."""
+    own_loss: Measure | None = None
+    """Mean loss of the party's own classifier, in a round that it trained alone."""
 
     @property
     def elapsed_s(self) -> float:
         """Return the party's training time in this round."""
         return float(self.train_time_s)
+
+
+class LocalRounds(Control):
+    """TRAIN_ALONE: a party's assignments for rounds without exchanges, from the message's round on."""
+
+    rounds: Annotated[tuple[RoundStart, ...], Field(min_length=1, max_length=MAX_LOCAL_ROUNDS)]
+
+
+class LocalReports(Control):
+    """LEARNED: a report of each of these rounds."""
+
+    reports: Annotated[tuple[RoundReport, ...], Field(min_length=1, max_length=MAX_LOCAL_ROUNDS)]
 
 
 class Description(Control):

@@ -79,6 +79,10 @@ class Kind(IntEnum):
     PROVE = 28
     """Asks for a proof that points were raised by the party's scalar."""
     PROVED = 29
+    TRAIN_ALONE = 30
+    """Asks for rounds that a party trains alone on its own classifier: their ratios."""
+    LEARNED = 31
+    """The reports of these rounds, and the classifier."""
     HELLO = 40
     """A party's first message: its name, and the values that must agree with the server's."""
     WELCOME = 41
@@ -121,6 +125,7 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.EMBED: Kind.EMBEDDING,
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
+    Kind.TRAIN_ALONE: Kind.LEARNED,
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
@@ -154,6 +159,8 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.UPDATE: UPDATE,
     Kind.END_ROUND: UPDATE,
     Kind.REPORT: (PartKind.CONTROL,),
+    Kind.TRAIN_ALONE: (PartKind.CONTROL,),
+    Kind.LEARNED: (PartKind.CONTROL, PartKind.HEAD),
     Kind.EVALUATE: (PartKind.CONTROL,),
     Kind.EVALUATION: (PartKind.EMBEDDING,),
     Kind.DESCRIBE: (),

@@ -28,6 +28,11 @@ class Algorithm(Protocol):
         """Train one round and return its metrics."""
         ...
 
+    @property
+    def rounds_ahead(self) -> int:
+        """Rounds that are done already and only have to be counted."""
+        ...
+
     def evaluate(self) -> Metrics:
         """Return ``METRIC/test`` and ``loss/test``. Weights, statistics and random streams stay as they are."""
         ...
@@ -146,7 +151,8 @@ class TrainingLoop:
             for callback in self.callbacks:
                 callback.on_start(self)
                 at_end.callback(callback.on_end, self)
-            while self.next_round < self.rounds and self.stop_reason is None:
+            # Rounds ahead are done, and a state saved before they are counted would be of two rounds at once.
+            while self.next_round < self.rounds and (self.stop_reason is None or self.algorithm.rounds_ahead):
                 self.run_round(self.next_round)
             # Not after an error: a failed round has left the algorithm between two rounds.
             if self._saved_round != self.next_round:

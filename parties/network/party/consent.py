@@ -11,7 +11,7 @@ from pathlib import Path
 from vfl.base.errors import plain
 from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
-from vfl.messages.control import Permuted, RoundStart, SampleRange
+from vfl.messages.control import LocalRounds, Permuted, RoundStart, SampleRange
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms, fingerprint
 from vfl.parties.network.wire.session import Welcome
@@ -49,6 +49,10 @@ class Consent:
         if message.kind is Kind.START_ROUND:
             self.start_session()
             self._check_round(message.round_index, RoundStart.of(message))
+        elif message.kind is Kind.TRAIN_ALONE:
+            self.start_session()
+            for round_index, ordered in enumerate(LocalRounds.of(message).rounds, message.round_index):
+                self._check_round(round_index, ordered)
         elif message.kind is Kind.EVALUATE:
             self._check_rows(SampleRange.of(message))
         elif message.kind in (Kind.COLUMNS, Kind.IMPORTANCE):

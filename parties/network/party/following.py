@@ -16,7 +16,7 @@ from vfl.parties.network.wire.frame import pack, unpack
 from vfl.runs.checkpoint import ReadOnlyStore, State
 from vfl.runs.torchrun_group import SingleProcess, Workers
 
-TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
+TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND, Kind.TRAIN_ALONE})
 """Orders that all processes carry out; to look at the model takes one."""
 
 

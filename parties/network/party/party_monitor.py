@@ -17,7 +17,7 @@ from vfl.config import ExperimentConfig, dump_config
 from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
 from vfl.data.samples import Samples
-from vfl.messages.control import RoundReport, RoundStart, SampleRange
+from vfl.messages.control import LocalReports, LocalRounds, RoundReport, RoundStart, SampleRange
 from vfl.messages.messages import MEASURING, Kind, Message
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
@@ -74,7 +74,12 @@ class PartyMonitor:
     def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         """Record a request of the server and the reply."""
         if request.kind is Kind.START_ROUND:
-            self._start_round(party, request)
+            self._start_round(party, request.round_index, RoundStart.of(request))
+        elif request.kind is Kind.TRAIN_ALONE:
+            done = zip(LocalRounds.of(request).rounds, LocalReports.of(reply).reports, strict=True)
+            for round_index, (ordered, report) in enumerate(done, request.round_index):
+                self._start_round(party, round_index, ordered)
+                self._report = report
         elif request.kind is Kind.END_ROUND:
             self._report = RoundReport.of(reply)
         elif request.kind is Kind.EVALUATE:
@@ -105,13 +110,12 @@ class PartyMonitor:
         self.given["embeddings"] += len(rows_n)
         given[rows_n] = True
 
-    def _start_round(self, party: FeatureParty, request: Message) -> None:
-        ordered = RoundStart.of(request)
+    def _start_round(self, party: FeatureParty, round_index: int, ordered: RoundStart) -> None:
         tested = ordered.tested or {}
         self.metric = next(iter(tested), self.metric)
         self._close_round({f"{metric}/test": value for metric, value in tested.items()})
-        if not self.watching or request.round_index != self.next_round:
-            self._begin(party, request.round_index)
+        if not self.watching or round_index != self.next_round:
+            self._begin(party, round_index)
         self._round = {}
 
     def _begin(self, party: FeatureParty, round_index: int) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vfl.core.party import SECTION, FeatureParty
-from vfl.core.round_orders import Agenda
+from vfl.core.round_orders import Agenda, rounds_done
 from vfl.data.samples import Samples
 from vfl.data.source import prepare_samples
-from vfl.messages.messages import Kind, Message, MessageError
+from vfl.messages.messages import Message, MessageError
 from vfl.parties.network.party.consent import Consent
 from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.wire.session import Restore
@@ -55,8 +55,7 @@ class PartyWorker(Worker[FeatureParty]):
         assert self.party is not None, "a session begins with restore"
         samples = self.party.test if self._samples is None else self._samples  # its images may change their size
         reply = self.party.handle(request, samples)
-        if request.kind == Kind.END_ROUND:
-            self._trained = request.round_index + 1
+        self._trained = rounds_done(request) or self._trained
         self.on_answer(self.party, samples, request, reply)
         return reply
 
@@ -86,7 +85,8 @@ class PartyWorker(Worker[FeatureParty]):
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
         # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
-        self._agenda = Agenda(party.name, party.steps, party.config.training.staleness, restore.as_of)
+        training = party.config.training
+        self._agenda = Agenda(party.name, party.steps, training.staleness, restore.as_of, training.local_rounds)
         if self.wanted is not None:
             self.on_wanted(party)
         self._samples = None if self.wanted is None else prepare_samples(party.preparation, self.wanted)

@@ -32,14 +32,16 @@ class Clock:
         reports: Mapping[str, RoundReport],
         costs: Mapping[str, Cost],
         under_way_s: Mapping[str, float],
+        round_trips: int | None = None,
     ) -> Metrics:
         """Record a round of the parties with ``costs``, and return its seconds by tag.
 
         ``under_way_s`` are the seconds during which orders were under way, of parties to which they travel. Returns
-        nothing if there is only the computer's own clock.
+        nothing if there is only the computer's own clock. ``round_trips``: one per exchange if None.
         """
+        trips = self.work.exchanges if round_trips is None else round_trips
         spent = {
-            name: self._spent(round_index, name, reports[name], cost, under_way_s.get(name))
+            name: self._spent(round_index, name, reports[name], cost, under_way_s.get(name), trips)
             for name, cost in costs.items()
         }
         self.history.append(spent)
@@ -60,9 +62,11 @@ class Clock:
         self.history = [{name: Spent(*values) for name, values in each.items()} for each in state["history"]]
         self.total_s = state["total_s"]
 
-    def _spent(self, round_index: int, name: str, report: RoundReport, cost: Cost, under_way_s: float | None) -> Spent:
+    def _spent(
+        self, round_index: int, name: str, report: RoundReport, cost: Cost, under_way_s: float | None, trips: int
+    ) -> Spent:
         if under_way_s is None and self.simulation.given:
-            seconds = simulated(self.simulation.of(name), round_index, cost, self.work.exchanges)
+            seconds = simulated(self.simulation.of(name), round_index, cost, trips)
         else:
             seconds = measured(cost, report.elapsed_s, under_way_s or 0.0, self.work.ahead)
         return Spent(report.alpha, report.beta, *cost, *seconds, self.work.ahead)

@@ -96,12 +96,14 @@ def check_report(
     work: Workload,
     samples: Sequence[int],
     wall_s: float,
+    local: bool = False,
 ) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
     ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
-    clock. The server does not know a model's size (its inputs are the party's own): the first report tells it, and
-    later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole images, else they are bounded.
+    clock; ``local``: the party trained alone. The server does not know a model's size (its inputs are the party's
+    own): the first report tells it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole
+    images, else they are bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
@@ -113,11 +115,12 @@ def check_report(
     _check(report.alpha > 0 or report.refit_macs is None, f"refit_macs {report.refit_macs} of a model never pruned")
     if sum(samples):
         forwards = sum(samples) * work.passes_per_exchange
-        _check_macs(report, forwards, embedded_twice=sum(samples[: work.under_way]))
+        _check_macs(report, forwards, embedded_twice=0 if local else sum(samples[: work.under_way]))
     else:
         _check(report.train_macs == report.unpruned_train_macs == 0, f"train_macs {report.train_macs} for no sample")
     if before is not None and before.parameters:  # not what stood in for the party
         _check_size(report, before)
+    _check((report.own_loss is not None) == (local and sum(samples) > 0), f"own_loss {report.own_loss}")
     _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 

@@ -1,0 +1,1 @@
+"""Studies of owners that learn for themselves: auxiliary classifiers, and learning alone."""

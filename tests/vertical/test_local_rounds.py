@@ -1,0 +1,194 @@
+"""training.local_rounds: parties train alone, then together or never; against plain PyTorch and against themselves."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from shorthand import parties_of
+from torch import nn
+
+from vfl.config import ConfigError
+from vfl.core.batches import batch_rows
+from vfl.core.label_protocol import HeadReplica
+from vfl.core.round_orders import Agenda
+from vfl.core.server import HeadServer
+from vfl.messages.control import LocalRounds, RoundStart
+from vfl.messages.messages import Kind, Message, MessageError
+from vfl.models.auxiliary import AuxiliaryHead
+from vfl.predict.trained_run import open_federation
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run import run_experiment
+from vfl.runs.stored_run import Run
+
+TWO = {"partition": {"rows": 1, "columns": 2}}
+
+
+def training(**changes: Any) -> dict[str, Any]:
+    rate = {"learning_rate": 0.05, "momentum": 0.9}
+    return {"rounds": 4, "batch_size": 16, "local_rounds": 2, "optimizer": rate} | changes
+
+
+def head_of(server: HeadServer) -> AuxiliaryHead:
+    head = server.trainer.head
+    assert isinstance(head, AuxiliaryHead)
+    return head
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_a_party_alone_trains_as_plain_pytorch_does(build, iterations: int):
+    models = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
+    server = build(data=TWO, models=models, training=training(local_iterations=iterations))
+    party = parties_of(server)[1]
+    model, classifier = copy.deepcopy(party.model), copy.deepcopy(head_of(server).classifiers[1])
+    joint = copy.deepcopy(head_of(server).joint.state_dict())
+    plain = nn.Sequential(model, classifier).train()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+    for round_index in range(2):
+        server.train_round(round_index)
+        for rows_B in batch_rows(3, round_index, 3, 48, 16):
+            for _ in range(iterations):
+                optimizer.zero_grad()
+                F.cross_entropy(plain(party.train.features[rows_B]), server.exchanges.labels_N[rows_B]).backward()
+                optimizer.step()
+    for ours, theirs in ((party.model, model), (head_of(server).classifiers[1], classifier)):
+        for name, value in theirs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+    for name, value in head_of(server).joint.state_dict().items():
+        assert value.equal(joint[name]), "the head waits"
+
+
+def test_only_reports_and_classifiers_travel_until_they_meet(build):
+    server = build(data=TWO, training=training())
+    server.train_round(0)
+    spent = server.ledger.costs["party_1"]
+    assert set(spent.uplink_bytes) == {"control", "head"}
+    assert set(spent.downlink_bytes) == {"control"}
+    values = sum(each.numel() for each in head_of(server).classifiers[0].parameters())
+    assert 4 * values < spent.uplink_bytes["head"] < 4 * values + 40
+    assert spent.train_macs == spent.unpruned_train_macs == 3 * 48 * parties_of(server)[0].macs
+    server.train_round(1)
+    metrics = server.train_round(2)
+    assert metrics["head_drift/party_1"] == 0.0
+    assert {"embedding"} <= set(server.ledger.costs["party_1"].uplink_bytes)
+
+
+def test_the_answer_is_the_mean_of_their_own_until_they_meet(build):
+    server = build(data=TWO, training=training())
+    for round_index in range(3):
+        server.train_round(round_index)
+        joint = server.joint
+        embeddings = joint.embeddings(0, 40)
+        own = [answer.log_softmax(1) for answer, _ in joint.own_answers(embeddings)]
+        mean = torch.stack(own).mean(0)
+        answer = joint.outputs(embeddings)
+        assert torch.allclose(answer, mean, atol=1e-6) == (round_index < 2)
+        labels = joint.samples.values
+        expected = float((answer.argmax(1) == labels).double().mean())
+        assert server.evaluate()["accuracy/test"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("split", [1, 2, 3])
+@pytest.mark.parametrize("head_sync", ["replay", "broadcast"])
+def test_resumed_equals_uninterrupted(build, split: int, head_sync: str):
+    sections: dict[str, Any] = {
+        "data": TWO,
+        "training": training(head_sync=head_sync, auxiliary=0.5, local_iterations=2, party_dropout=0.2),
+        "lightweighting": {"alpha": {1: 0.3, 3: 0.5}, "beta": 0.4},
+    }
+    straight, first = build(**sections), build(**sections)
+    for number in range(4):
+        straight.train_round(number)
+    for number in range(split):
+        first.train_round(number)
+    first.evaluate()
+    resumed = build(**sections)
+    resumed.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert resumed.evaluate() == first.evaluate()
+    for number in range(split, 4):
+        resumed.train_round(number)
+    ours, theirs = resumed.summary(), straight.summary()
+    for name in ("model_digest", "uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs"):
+        assert ours[name] == theirs[name], name
+
+
+class Stop(Callback):
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: dict[str, float]) -> None:
+        if round_index == 0:
+            loop.request_stop("stopped", to_resume=True)
+
+
+def config_of(configure: Any, **sections: Any) -> Any:
+    return configure(data=TWO, **sections)
+
+
+def test_rounds_ahead_have_the_bits_of_one_at_a_time_and_end_before_a_stop(configure, tmp_path: Path):
+    digests, bytes_sent = [], []
+    for every, callbacks in ((1, []), (3, []), (3, [Stop()])):
+        config = config_of(
+            configure,
+            training=training(rounds=4, local_rounds=3),
+            lightweighting={"alpha": {1: 0.3}},
+            evaluation={"every": every},
+            checkpoint={"every": 10},
+        )
+        folder = tmp_path / f"{every} {len(callbacks)}"
+        run_experiment(config, folder, resume=False, console=Console(quiet=True), extra_callbacks=callbacks)
+        if callbacks:
+            assert Run(folder).checkpoints.rounds() == [3]
+            run_experiment(config, folder, resume=True, console=Console(quiet=True))
+        summary = Run(folder).summary
+        digests.append(summary["model_digest"])
+        bytes_sent.append(sum(party["bytes_by_kind"]["uplink"]["head"] for party in summary["parties"].values()))
+    assert len(set(digests)) == 1
+    assert bytes_sent[0] == 3 * bytes_sent[1] == 3 * bytes_sent[2], "classifiers travel where parties meet"
+
+
+def test_owners_that_never_meet_predict_what_they_tested(configure, tmp_path: Path):
+    config = config_of(configure, training=training(rounds=2, local_rounds=2))
+    run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    run = Run(tmp_path / "run")
+    joint = open_federation(run, with_data=True).joint
+    accuracy = float((joint.predictions().argmax(1) == joint.samples.values).double().mean())
+    assert accuracy == pytest.approx(run.summary["test_accuracy"])
+    assert run.summary["alone"].keys() == {"party_1", "party_2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"labels": "server"}, "training.local_rounds"), ({"local_rounds": 9}, "training.local_rounds")],
+)
+def test_rounds_that_cannot_be_are_refused(configure, changes: dict[str, Any], field: str):
+    with pytest.raises(ConfigError, match=field):
+        configure(data=TWO, training=training(**changes))
+
+
+def order(round_index: int, rounds: int) -> Message:
+    starts = LocalRounds(rounds=(RoundStart(alpha=0.0, beta=0.0),) * rounds)
+    return Message(Kind.TRAIN_ALONE, round_index, 0, (starts.part(),))
+
+
+def test_a_party_trains_alone_only_when_it_is_due():
+    agenda = Agenda("a", 3, 0, 0, local_rounds=4)
+    for wrong in (order(1, 1), order(0, 5), Message(Kind.START_ROUND, 0)):
+        with pytest.raises(MessageError):
+            agenda.check(wrong)
+    agenda.check(order(0, 3))
+    for wrong in (order(0, 1), order(3, 2), Message(Kind.START_ROUND, 3)):
+        with pytest.raises(MessageError):
+            agenda.check(wrong)
+    agenda.check(order(3, 1))
+    agenda.check(Message(Kind.START_ROUND, 4))
+    with pytest.raises(MessageError):
+        agenda.check(order(5, 1))
+
+
+def test_a_party_without_labels_does_not_train_alone(build):
+    server = build(data=TWO, training=training(labels="server", local_rounds=0))
+    party = parties_of(server)[0]
+    assert not isinstance(party.protocol, HeadReplica)
+    with pytest.raises(MessageError):
+        party.handle(order(0, 1))
