@@ -23,6 +23,7 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "training.batch_size",
         "training.labels",
         "training.local_iterations",
+        "training.local_rounds",
         "training.staleness",
         "training.steps_per_round",
         "wire.bits",

@@ -22,17 +22,19 @@ def payload(costs: PartyCosts, direction: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("labels", "head_sync", "iterations", "staleness", "refit"),
+    ("labels", "head_sync", "iterations", "staleness", "refit", "local"),
     [
-        release("shared", "replay", 2, 0, False),
-        ("shared", "broadcast", 1, 2, False),
-        ("server", "replay", 2, 1, True),
+        release("shared", "replay", 2, 0, False, 0),
+        ("shared", "broadcast", 1, 2, False, 0),
+        ("shared", "replay", 1, 0, True, 2),
+        ("server", "replay", 2, 1, True, 0),
     ],
 )
 def test_every_rounds_costs_are_those_that_were_forecast(
-    build, labels: str, head_sync: str, iterations: int, staleness: int, refit: bool
+    build, labels: str, head_sync: str, iterations: int, staleness: int, refit: bool, local: int
 ):
     training = {"labels": labels, "head_sync": head_sync, "local_iterations": iterations, "staleness": staleness}
+    training["local_rounds"] = local
     server = build(
         models={
             "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 32},

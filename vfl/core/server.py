@@ -181,7 +181,7 @@ class HeadServer:
         """Count a round that the parties train alone; first order it, with those before the parties meet again."""
         self.ledger.start_round()
         if not self.local.ahead:
-            rounds = range(round_index, self._meeting_after(round_index))
+            rounds = range(round_index, self.meeting_after(round_index))
             self.local.order({each: self._assign(each) for each in rounds})
         self.evaluation.forget()
         self.assigned, reports = self.local.ahead.pop(round_index)
@@ -196,7 +196,7 @@ class HeadServer:
         metrics |= self.clock.end_round(round_index, last, costs, under_way_s, round_trips=1)
         return metrics | decision_metrics(self.ratios) | self._metrics()
 
-    def _meeting_after(self, round_index: int) -> int:
+    def meeting_after(self, round_index: int) -> int:
         """Return the next round before which the parties meet: for a test, a checkpoint, or to train together."""
         training, rounds = self.config.training, round_index + 1
         if self.lightweighting.measures or self.assign is not self._scheduled:

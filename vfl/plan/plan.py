@@ -21,6 +21,7 @@ from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
 from vfl.core.costs.schedule import Ratios, scheduled, with_resolutions
 from vfl.core.embeddings import dense_size
 from vfl.core.finished_model import REFIT_SAMPLES
+from vfl.core.own_classifier import classifier_frame, classifier_of
 from vfl.core.party import FeatureParty
 from vfl.core.resolution import resized
 from vfl.core.server import HeadServer
@@ -63,16 +64,27 @@ def planned_rounds(
     refits = {party.name: planned_refits(party) for party in parties}
     assign = scheduled(ratios.alpha, ratios.beta, forecast.macs)
     before = dict.fromkeys(forecast.macs, Ratios())
+    classifiers, meeting = classifier_bytes(server), 0
     for round_index in range(server.config.training.rounds):
         now = {
             name: assigned._replace(alpha=max(assigned.alpha, before[name].alpha))  # nothing is un-pruned
             for name, assigned in with_resolutions(assign(round_index, ()), ratios, round_index).items()
         }
-        yield {
-            name: cost._replace(macs=cost.macs + refits[name].get(round_index, 0))
-            for name, cost in forecast.round(now, before).items()
-        }
+        local = round_index < server.config.training.local_rounds
+        costs = {name: forecast.alone(name, now[name]) for name in now} if local else forecast.round(now, before)
+        if local and round_index == meeting:
+            meeting = server.meeting_after(round_index)
+            costs = {name: cost._replace(uplink_bytes=classifiers[name]) for name, cost in costs.items()}
+        yield {name: cost._replace(macs=cost.macs + refits[name].get(round_index, 0)) for name, cost in costs.items()}
         before = now
+
+
+def classifier_bytes(server: HeadServer) -> dict[str, int]:
+    """Return the bytes of each party's classifier as it travels after rounds alone; none without such rounds."""
+    if not server.config.training.local_rounds:
+        return {}
+    names, head = server.roster.names, server.trainer.head
+    return {name: PART_BYTES + len(classifier_frame(classifier_of(head, place))) for place, name in enumerate(names)}
 
 
 def planned_refits(party: FeatureParty) -> dict[int, int]:
@@ -137,12 +149,15 @@ def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeaturePart
     """Return the whole run's costs with its own ratios, a row per party, and what they save."""
     rounds, dense = [*planned_rounds(server, forecast, parties)], dict.fromkeys(forecast.macs, Ratios())
     unlightened = _in_float32(server, forecast).round(dense, dense)
+    local = min(server.config.training.local_rounds, len(rounds))
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
     table = numbers_table(title, ("party", "MACs", "saved", "sent up", "come down", "saved"))
     totals: list[Cost] = []
     for name in forecast.macs:
         spent = Cost(*(sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True)))
-        unlightened_cost = Cost(*(len(rounds) * each for each in unlightened[name]))
+        macs, down, up = unlightened[name]
+        alone_up = sum(costs[name].uplink_bytes for costs in rounds[:local])
+        unlightened_cost = Cost(len(rounds) * macs, (len(rounds) - local) * down, (len(rounds) - local) * up + alone_up)
         table.add_row(name, *_spent(spent, unlightened_cost))
         totals += [spent, unlightened_cost]
     table.add_section()

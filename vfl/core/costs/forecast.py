@@ -95,5 +95,10 @@ class Forecast:
         betas = {name: each.beta for name, each in ratios.items()}
         return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.macs}
 
+    def alone(self, name: str, ratios: Ratios) -> Cost:
+        """Return the cost of a round that a party trains alone; its classifier travels where the parties meet."""
+        macs = self.macs[name] if ratios.resolution == 1 else self.smaller[name][ratios.resolution]
+        return Cost(round(self.work.passes * self.rows[name] * macs[ratios.alpha]))
+
     def _repeated(self, name: str, macs: ByAlpha, alpha: float, before: float) -> int:
         return round(self.work.under_way * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0
