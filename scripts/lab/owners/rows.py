@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 import vfl
 from scripts.lab.frontier.rows import run_protocol
 from vfl.config.files import parse_overrides, read_yaml
 from vfl.data.sources import image_folder
 from vfl.predict.trained_run import open_federation
 
-KEPT = ("test_accuracy", "test_loss", "train_macs", "unpruned_train_macs", "uplink_bytes", "downlink_bytes", "wall_time_s")
+COSTS = ("train_macs", "unpruned_train_macs", "uplink_bytes", "downlink_bytes", "wall_time_s")
+KEPT = ("test_accuracy", "test_loss", *COSTS)
 
 
 def train(base: str, settings: Mapping[str, Any]) -> dict[str, Any]:
