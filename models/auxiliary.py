@@ -63,6 +63,20 @@ class AuxiliaryHead(nn.Module):
         return answers
 
 
+class OwnWhereMissing(nn.Module):
+    """A head whose answer is the mean of the present parties' own in rows where an embedding is missing."""
+
+    def __init__(self, head: AuxiliaryHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, representation: Tensor) -> Tensor:
+        """Return the answer to the embeddings [B, P]."""
+        answer, own = self.head(representation), self.head.mean_answer(representation)
+        missing_B = representation.isnan().any(dim=1)
+        return torch.where(missing_B.reshape(-1, *[1] * (answer.dim() - 1)), own, answer)
+
+
 JOINT = "joint."
 """Prefix of the names of the head's own weights."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import build_joint_model, feature_config
+from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
@@ -74,7 +75,10 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
         raise ConfigError(
             f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
         )
-    joint = replace(joint, new=True)
+    own_head = (
+        own_where_missing(joint.head, "serving.when_absent") if config.serving.when_absent == "own" else joint.head
+    )
+    joint = replace(joint, head=own_head, new=True)
     instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.roster}
     instead |= _instead(run_dir, config, trained)
     drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None

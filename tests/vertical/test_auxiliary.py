@@ -12,12 +12,13 @@ from shorthand import examples, parties_of
 from torch import Tensor, nn
 from two_tables import ROWS, sections_of, write_tables
 
-from vfl.config import OptimizerConfig, parse_config
+from vfl.config import ConfigError, OptimizerConfig, parse_config
 from vfl.core.head import HeadTrainer
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Regression, Task
 from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
+from vfl.predict.predict import with_replacements
 from vfl.runs.runtime import Runtime, start_runtime
 
 TWO = {"partition": {"rows": 1, "columns": 2}}
@@ -174,6 +175,24 @@ def test_weights_by_name_go_with_a_head_and_without_it():
     assert join_weights(joint, classifiers).keys() == both.state_dict().keys()
     alone, none = split_weights(head.state_dict())
     assert (alone.keys(), none) == (head.state_dict().keys(), {})
+
+
+@pytest.mark.parametrize("own", [{}, {"members": 2}, {"regression": True}])
+def test_owners_that_are_there_answer_by_their_own_classifiers(tmp_path: Path, own: dict[str, Any]):
+    sections: dict[str, Any] = sections_of(write_tables(tmp_path, range(ROWS), labelled=True))
+    sections |= {"task": "regression"} if "regression" in own else {}
+    sections["models"]["members"] = own.get("members", 1)
+    sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
+    config = parse_config({"name": "x", "threads": 1, **sections})
+    joint = build_in_process(config, start_runtime(config)).joint
+    values = with_replacements(joint, ["shop"], "own").predictions()
+    start, stop = next(joint.batches())
+    answer, _ = joint.own_answers(joint.embeddings(start, stop))[0]
+    torch.testing.assert_close(values[: stop - start], joint.task.predictions(answer))
+    assert with_replacements(joint, [], "own").predictions().equal(joint.predictions()), "nobody is away"
+    config = parse_config({"name": "x", "threads": 1, **sections, "training": sections["training"] | {"auxiliary": 0}})
+    with pytest.raises(ConfigError, match="--when-absent"):
+        with_replacements(build_in_process(config, start_runtime(config)).joint, ["shop"], "own")
 
 
 class Sum(nn.Module):

@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
+WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean", "own"]
 """Words for what replaces the embedding of an owner without a row; `serving.when_absent` explains them."""

@@ -42,7 +42,8 @@ class ServingConfig(Section):
     (often 60), or that proxy now and then asks on a closed one."""
     when_absent: WhenAbsent = "refuse"
     """Replacement of the embedding of a party that is absent or has no row. refuse: none, so that there is no score;
-    placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training."""
+    placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training; own: the
+    parties that are there answer by their own classifiers (training.auxiliary), and their mean is the score."""
     key_secret: Path | None = None
     """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
     by all or by none; who may read it: as ``network.tls.key``."""

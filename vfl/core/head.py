@@ -17,7 +17,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.finished_model import naming_model
 from vfl.core.tasks import Task
 from vfl.messages.messages import Buffer, Part, PartKind
-from vfl.models.auxiliary import AuxiliaryHead, has_classifiers, join_weights, split_weights
+from vfl.models.auxiliary import AuxiliaryHead, OwnWhereMissing, has_classifiers, join_weights, split_weights
 from vfl.models.mlp import has_placeholders, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -47,6 +47,16 @@ class Head:
     def own_answers(self, representation_BP: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each party's own answer [B, C] and its presence, bool [B]; none without auxiliary classifiers."""
         return self.head.own_answers(representation_BP) if isinstance(self.head, AuxiliaryHead) else []
+
+
+def own_where_missing(head: Head, field: str) -> Head:
+    """Return a head that lets the present parties answer by their own classifiers where an embedding is missing.
+
+    Raises ConfigError, naming ``field``, for a head without classifiers.
+    """
+    if not isinstance(head.head, AuxiliaryHead):
+        raise ConfigError(f"{field}: own needs the parties' classifiers; train with training.auxiliary above 0")
+    return Head(OwnWhereMissing(head.head), head.task, head.runtime)
 
 
 def load_head(head: nn.Module, state: State) -> None:

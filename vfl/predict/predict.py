@@ -21,6 +21,7 @@ from vfl.base.metrics import format_metric, title
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import label_owner
+from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
 from vfl.core.parties import Parties, PartyProxy
@@ -108,7 +109,7 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
             raise ConfigError(f"--absent: no party is called {name!r}{nearest_name(name, names)}")
     if absent and when_absent == "refuse":
         who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
-        raise PeerLost(f"{who}; --when-absent placeholder, zeros or mean would predict without")
+        raise PeerLost(f"{who}; --when-absent placeholder, zeros, mean or own would predict without")
     if len(absent) == len(names):
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
@@ -127,6 +128,8 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
             instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
         case "placeholder":
             tell_placeholder(joint, lacking)
+        case "own" if lacking:
+            joint = replace(joint, head=own_where_missing(joint.head, "--when-absent"))
     return replace(joint.without(away), instead=instead)
 
 
@@ -303,7 +306,7 @@ def check_complete(samples: NewSamples) -> None:
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
             raise PeerLost(
                 f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
-                "--when-absent placeholder, zeros or mean would predict without"
+                "--when-absent placeholder, zeros, mean or own would predict without"
             )
 
 
