@@ -143,6 +143,8 @@ def show(found: "Comparison", console: ShowConsole) -> None:
             columns.add_row(owner, name, f"{value:.4f}")
     console.print(columns)
     console.print(found.headline())
+    if found.meeting:
+        console.print(found.meeting["text"])
 
 
 if __name__ == "__main__":

@@ -233,3 +233,15 @@ def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):
     source = open_source(config)
     assert isinstance(source, Tables)
     assert single_party_config(config, source, "bank").parties == ("bank",)
+
+
+def test_owners_who_hold_the_labels_are_compared_with_owners_who_never_meet(config: ExperimentConfig, tmp_path: Path):
+    training = config.training.model_copy(update={"labels": "shared", "rounds": 2})
+    found = compare_models(config.model_copy(update={"training": training}), tmp_path, Console(quiet=True))
+    apart = Run(tmp_path / "apart")
+    assert apart.config.training.local_rounds == 2
+    assert found.meeting is not None
+    assert found.meeting["gain"]["value"] == pytest.approx(found.reached["lvfl"] - found.reached["apart"])
+    sent = [run.summary["uplink_bytes"] + run.summary["downlink_bytes"] for run in (Run(tmp_path / "lvfl"), apart)]
+    assert found.meeting["bytes"] == sent[0] - sent[1] > 0
+    assert Run(tmp_path / "lvfl").summary["comparison"]["meeting"]["text"] == found.meeting["text"]

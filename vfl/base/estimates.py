@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from vfl.base.amounts import amount, duration
 
 CONFIDENCE = 0.95
 
@@ -30,6 +33,34 @@ class Estimate:
     def text(self) -> str:
         """Return the estimate as text, ``0.024 (0.018 to 0.030)``."""
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def over_seeds(differences: Sequence[float]) -> Estimate:
+    """Return the mean of differences by seed with Student's interval, which is endless for one seed."""
+    values = np.asarray(differences, dtype=np.float64)
+    mean, count = float(values.mean()), len(values)
+    if count == 1:
+        return Estimate(mean, float("-inf"), float("inf"))
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / count**0.5)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def meeting_line(gain: Estimate, name: str, more_bytes: int, more_s: float) -> str:
+    """Return the sentence about what training together adds to owners that learn alone and average their answers.
+
+    ``gain`` is positive where training together is better in the metric of that ``name``.
+    """
+    price = (
+        f"for {amount(more_bytes)}B and {duration(more_s)} more" if more_s > 0 else f"for {amount(more_bytes)}B more"
+    )
+    if gain.low > 0:
+        return f"training together adds {gain.text()} {name} to owners that learn alone and average, {price}"
+    shown = gain.text() if gain.low > float("-inf") else f"{gain.value:.3f}, one seed,"
+    less = "" if gain.high < 0 else " that shows"
+    return (
+        f"training together adds nothing{less} ({shown} {name}) to owners that learn alone and average, {price}: "
+        "train alone, with training.local_rounds"
+    )
 
 
 def percentile_estimate(value: float, drawn: Sequence[float]) -> Estimate:

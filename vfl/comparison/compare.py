@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vfl.base.amounts import amount
-from vfl.base.estimates import Estimate, percentile_estimate
+from vfl.base.estimates import Estimate, meeting_line, percentile_estimate
 from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
@@ -76,6 +76,10 @@ class Comparison:
     macs: int
     calibration: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     """Log loss and expected calibration error by model; empty for amounts."""
+
+    meeting: Mapping[str, Any] | None = None
+    """With shared labels: what training together adds to owners that learn alone and average; its text, gain, bytes and
+    seconds more."""
 
     def headline(self) -> str:
         """Return one line: the gain from the other owners, its cost, and a warning if the tested rows are too few."""
@@ -164,8 +168,18 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
         "perceptron": perceptron.joint.predictions(),
         "boosting": _boosted(everything, answers.task, config.seed),
     }
+    if config.training.labels == "shared":  # owners need not meet to learn
+        in_the_open["apart"] = train_on(
+            apart_config(config), folder / "apart", split, source, console
+        ).joint.predictions()
     columns = {owner: source.column_names(owner) for owner in source.parties}
     return comparison_of(folder / "lvfl", leader, answers, {"alone": alone_MC, **in_the_open}, columns)
+
+
+def apart_config(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the experiment in which the owners never meet: each learns alone, and their answers are averaged."""
+    training = config.training.model_copy(update={"local_rounds": config.training.rounds, "auxiliary": 0.0})
+    return config.model_copy(update={"training": training})
 
 
 class JointAnswers(NamedTuple):
@@ -217,6 +231,12 @@ def comparison_of(
     found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
     better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
     summary = Run(run_dir).summary
+    meeting = None
+    if "apart" in better:
+        apart = Run(run_dir.parent / "apart").summary
+        more_bytes, more_s = sent_bytes(summary) - sent_bytes(apart), summary["wall_time_s"] - apart["wall_time_s"]
+        text = meeting_line(better["apart"], title(task.metric), more_bytes, more_s)
+        meeting = {"text": text, "gain": asdict(better["apart"]), "bytes": more_bytes, "seconds": more_s}
     comparison = Comparison(
         task.metric,
         leader,
@@ -226,12 +246,18 @@ def comparison_of(
         better,
         {name: _difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
         {owner: dict(zip(columns[owner], each.lost, strict=True)) for owner, each in answers.importance.items()},
-        summary["uplink_bytes"] + summary["downlink_bytes"],
+        sent_bytes(summary),
         summary["train_macs"],
         {name: _calibration(task, each, labels_M) for name, each in found.items()} if task.names else {},
+        meeting,
     )
     write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
     return comparison
+
+
+def sent_bytes(summary: Mapping[str, Any]) -> int:
+    """Return all bytes that a training exchanged."""
+    return summary["uplink_bytes"] + summary["downlink_bytes"]
 
 
 def _calibration(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:

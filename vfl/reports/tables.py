@@ -18,6 +18,7 @@ from vfl.base.metrics import (
     worse_than_constant,
 )
 from vfl.base.metrics import reached as reached_metrics
+from vfl.reports.apart import own_rows, own_variants
 from vfl.reports.judge import (
     TIE,
     cheapest_within,
@@ -71,6 +72,7 @@ def tables(subject: Subject) -> list[TableData]:
         *_calibration_table(subject),
         *_constant_table(subject),
         *time,
+        *_own_table(subject),
         *_subsets_table(subject),
         *errors,
         *leaks,
@@ -83,6 +85,13 @@ def _leakage_table(subject: Subject, run: ReportedRun) -> list[TableData]:
     heading = TITLE if len(subject.runs) == 1 else f"{TITLE}: {run.name}"
     left_out = "".join(f" Not measured: {line}." for line in run.leakage["left_out"])
     return [TableData(heading, f"{verdict(run.leakage)} {EXPLANATION}{left_out}", HEADINGS, audit_rows(run.leakage))]
+
+
+def _own_table(subject: Subject) -> list[TableData]:
+    variants = own_variants(subject)
+    headings = ("party", *(variant.label for variant in variants))
+    caption = f"Test {title(subject.metric)} of each party's own classifier, mean over the seeds."
+    return [TableData("What each owner knows alone", caption, headings, own_rows(variants))] if variants else []
 
 
 def _subsets_table(subject: Subject) -> list[TableData]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from vfl.config import ConfigError, dump_config
+from vfl.reports.apart import meeting_lines
 from vfl.reports.figures import Drawing, draw
 from vfl.reports.outcomes import outcome_drawings
 from vfl.reports.runs import ReportedRun, Subject
@@ -109,7 +110,7 @@ def _pictures(text: Path) -> set[str]:
 def first(subject: Subject) -> list[str]:
     """Return a report's first sentences: what the other owners add, by ``lvfl compare``, and the advice, if known."""
     comparisons = [run.summary.get("comparison", {}).get("text", "") for run in subject.runs]
-    return [each for each in (*dict.fromkeys(comparisons), advice(subject)) if each]
+    return [each for each in (*dict.fromkeys(comparisons), *meeting_lines(subject), advice(subject)) if each]
 
 
 def about(subject: Subject) -> str:
