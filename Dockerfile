@@ -1,0 +1,30 @@
+# Build: podman build --format docker -t lvfl . (docker build -t lvfl . alike). How it is run: docs/operate.md.
+# TORCH for a GPU: --build-arg TORCH="torch torchvision"
+ARG BASE=docker.io/library/python:3.13-slim
+FROM ${BASE} AS build
+ARG TORCH="--index-url https://download.pytorch.org/whl/cpu torch torchvision"
+RUN python3 -m venv /opt/lvfl && /opt/lvfl/bin/pip install --no-cache-dir ${TORCH}
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY configs configs
+COPY models models
+COPY parties parties
+COPY scripts scripts
+COPY vfl vfl
+# Headers, the packages' own tests and pip are of no use in a process that serves; compiled modules are: the root file
+# system is read-only.
+RUN /opt/lvfl/bin/pip install --no-cache-dir ".[serve]" \
+    && cd /opt/lvfl/lib/python3*/site-packages \
+    && find . -type d \( -name tests -o -path ./torch/include -o -path ./pyarrow/include -o -path ./torch/bin \) -prune -exec rm -r {} + \
+    && rm -r pip pip-*
+
+FROM ${BASE}
+COPY --from=build /opt/lvfl /opt/lvfl
+ENV PATH=/opt/lvfl/bin:$PATH HOME=/tmp MPLCONFIGDIR=/tmp OMP_WAIT_POLICY=passive HEALTH=""
+WORKDIR /work
+USER 10001:10001
+# HEALTH: an address of network.metrics or of lvfl serve, such as http://127.0.0.1:8080/healthz; without one it says nothing.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
+    CMD ["python3", "-c", "import os, urllib.request as r; u = os.environ['HEALTH']; u and r.urlopen(u, timeout=4)"]
+ENTRYPOINT ["lvfl"]
+CMD ["--help"]
