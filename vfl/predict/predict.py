@@ -128,8 +128,8 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
             instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
         case "placeholder":
             tell_placeholder(joint, lacking)
-        case "own" if lacking:
-            joint = replace(joint, head=own_where_missing(joint.head, "--when-absent"))
+        case "own":
+            joint = replace(joint, head=own_where_missing(joint.head, "--when-absent")) if lacking else joint
     return replace(joint.without(away), instead=instead)
 
 
