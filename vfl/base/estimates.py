@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]  # ships no stubs
 
 from vfl.base.amounts import amount, duration
 
