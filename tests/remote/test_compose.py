@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from vfl.config import load_config
 from vfl.parties.launch.supervisor import free_port
 
 from .conftest import PATIENCE_S
@@ -158,3 +159,23 @@ def test_what_the_image_drops_is_no_part_of_a_program(tmp_path: Path):
     subprocess.run(["sh", "-ec", command], check=True)
     assert [each for each in kept if not (packages / each).exists()] == []
     assert [each for each in dropped if (packages / each).exists()] == []
+
+
+def test_the_page_on_kubernetes_has_a_pod_with_no_rights_and_settings_that_exist(tmp_path: Path):
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    spec = yaml.safe_load(page.partition("```yaml")[2].partition("```")[0])["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (user,) = [value for name, value in INSTRUCTIONS if name == "USER"]
+    assert user == f"{spec['securityContext']['runAsUser']}:{spec['securityContext']['runAsGroup']}"
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {each["name"] for each in container["volumeMounts"]} == {"work", "secrets", "tmp"}
+    (secret,) = [each["secret"] for each in spec["volumes"] if "secret" in each]
+    assert secret["defaultMode"] == 0o440
+    settings = [each for each in container["args"] if "=" in each]
+    (tmp_path / "run.yaml").write_text("name: churn\n")
+    config = load_config(tmp_path / "run.yaml", settings)
+    assert config.serving.listen.endswith(f":{container['ports'][0]['containerPort']}")
+    assert {probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")} == {
+        "/healthz",
+        "/readyz",
+    }
