@@ -85,7 +85,8 @@ def test_predictions_are_scored_with_the_weights_of_the_evaluation(tmp_path: Any
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"weights": [0] + [1] * (ROWS - 1)}, "weight column 'w', row 2: is 0; a weight is above 0"),
+        ({"weights": [-1] + [1] * (ROWS - 1)}, "weight column 'w', row 2: is -1; a weight is above 0"),
+        ({"weights": [0] * ROWS}, "weight column 'w': is 0 in all rows"),
         ({"weights": [""] + [1] * (ROWS - 1)}, "weight column 'w', row 2: is missing"),
         ({"owner": "shop"}, "data.tables.shop.weight: is a column of the label's table"),
         ({"feature": "w"}, "column 'w' is the samples' weight; make it ignore"),
@@ -129,7 +130,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no scalar": ({"loss": lambda outputs, targets: outputs}, "loss: must return a scalar"),
     "both": ({"loss": F.cross_entropy, "sample_weight": np.ones(40)}, "sample_weight: goes with the built-in loss"),
     "few": ({"sample_weight": [1.0]}, "sample_weight: expected 40 weights, one a row"),
-    "zero": ({"sample_weight": np.zeros(40)}, "sample_weight: weights are finite and above 0"),
+    "zero": ({"sample_weight": np.zeros(40)}, "sample_weight: is zero in all rows"),
+    "NaN": ({"sample_weight": [1.0] * 39 + [np.nan]}, "sample_weight: row 39 has nan"),
+    "infinite": ({"sample_weight": [1.0, np.inf, *[1.0] * 38]}, "sample_weight: row 1 has inf"),
+    "negative": ({"sample_weight": [1.0, -2.0, *[1.0] * 38]}, "sample_weight: row 1 has -2"),
     "text": ({"sample_weight": ["x"] * 40}, "sample_weight: expected numbers"),
 }
 

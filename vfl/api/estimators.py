@@ -206,18 +206,14 @@ class _Vertical(BaseEstimator):
         self,
         owners: Mapping[str, OwnerTable],
         labels_N: NDArray[Any],
-        sample_weight: Any = None,
+        weights_N: NDArray[np.float64] | None,
         chosen: Mapping[str, Any] | None = None,
     ) -> Self:
         """Train; ``chosen`` are settings that data and arguments decide."""
-        rows = len(next(iter(owners.values())).keys)
-        if len(labels_N) != rows:
-            raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
-        weights_N = None if sample_weight is None else weights_of(sample_weight, rows)
         if callable(self.loss) and weights_N is not None:
             raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
-        if rows < 2:
-            raise ConfigError(f"X: has {rows} sample; training needs two or more")
+        if len(labels_N) < 2:
+            raise ConfigError(f"X: has {len(labels_N)} sample; training needs two or more")
         draw = check_random_state(self.random_state)
         # An int is the run's seed itself, so that a YAML file that names it trains the same.
         whole = isinstance(self.random_state, int | np.integer)
@@ -315,6 +311,23 @@ class _Vertical(BaseEstimator):
         found = [key[0] for key in prediction.keys[1:]]
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
+    def _given(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[dict[str, OwnerTable], NDArray[Any], NDArray[np.float64] | None]:
+        """Return owners' tables, labels [N] and weights [N] of what is to be trained, without rows of weight 0."""
+        owners, labels_N = self._owners(X, fitted=False, y=y), _labels(y)
+        first, rows = next((name, len(owner.keys)) for name, owner in owners.items())
+        if len(labels_N) != rows:
+            raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {first}")
+        weights_N = None if sample_weight is None else weights_of(sample_weight, rows)
+        if weights_N is not None and not (kept_N := weights_N > 0).all():
+            # Without a key the owners' rows belong together by their number, with one by its values.
+            left = owners if self.key is None else [first]
+            owners = {name: owner.take(kept_N) if name in left else owner for name, owner in owners.items()}
+            labels_N, weights_N = labels_N[kept_N], weights_N[kept_N]
+        check_labels(labels_N)
+        return owners, labels_N, weights_N
+
     def _owners(self, given: Any, *, fitted: bool, y: Any = None) -> dict[str, OwnerTable]:
         """Return the owners of tables by name, or the single owner of a plain table or array."""
         for line in other_order(given, self.key, y):
@@ -366,7 +379,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         self.positive_class = positive_class
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, start_from: Self | None = None) -> Self:
-        """Train on owners' tables and the labels of the first one's rows, each with a weight above 0, if given.
+        """Train on owners' tables and the labels of the first one's rows, each with a weight if given.
 
         ``start_from``: a fitted estimator, which stays as it is and whose models this training begins with; it keeps
         that one's preparation of columns and classes, and takes new or further rows of the same columns. Raises
@@ -375,8 +388,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         from vfl.data.tables.labels import positive_last, tell_alike
 
         with self._whole_or_not_fitted():
-            owners = self._owners(X, fitted=False, y=y)
-            labels_N = _labels(y)
+            owners, labels_N, weights_N = self._given(X, y, sample_weight)
             try:
                 check_classification_targets(labels_N)
             except TypeError as error:  # of bytes, or of several types
@@ -395,7 +407,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             if self.positive_class is not None:
                 *_, positive = positive_last(tuple(names), str(self.positive_class), "positive_class")
                 chosen |= {"data.positive_class": positive}
-            self._fit(owners, codes_N, sample_weight, chosen)
+            self._fit(owners, codes_N, weights_N, chosen)
             summary = self.run_.summary
             if "positive_class" in summary:  # the run's names are the codes
                 summary["positive_class"] = names[int(summary["positive_class"])]
@@ -430,9 +442,9 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, start_from: Self | None = None) -> Self:
         """Train on owners' tables and the values of the first one's rows; the rest as ``VerticalClassifier.fit``."""
         with self._whole_or_not_fitted():
-            owners = self._owners(X, fitted=False, y=y)
-            values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
-            return self._fit(owners, values_N, sample_weight, self._chosen(start_from))
+            owners, labels_N, weights_N = self._given(X, y, sample_weight)
+            values_N = cast(Any, check_array)(labels_N, ensure_2d=False, dtype=np.float64, input_name="y")
+            return self._fit(owners, values_N, weights_N, self._chosen(start_from))
 
     def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
@@ -474,9 +486,7 @@ def _labels(y: Any) -> NDArray[Any]:
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
     # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
-    labels_N = column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
-    check_labels(labels_N)
-    return labels_N
+    return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
 
 
 def _packed(folder: Path, run: Path) -> bytes:

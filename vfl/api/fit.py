@@ -127,7 +127,7 @@ def fit(
         optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
         loss: gives the loss of the head's outputs [B, C] and their targets [B], classes or standardised values, as a
             scalar; metrics stay what they are. Or the name or settings of ``training.loss``.
-        sample_weight: weight of each sample above 0, in loss, metrics and statistics; not beside ``loss``.
+        sample_weight: weight of each sample in loss, metrics and statistics; 0 leaves it out. Not beside ``loss``.
         test: share of the samples that is the test, or their rows.
         settings: of an experiment, by dotted key.
         run_dir: folder of the run; by default a temporary one, which goes with the run.
@@ -139,16 +139,16 @@ def fit(
     training that a signal has ended.
     """
     own = _rows_by_party(parties, y)
-    models = {party.name: copy_model(party.model) for party in parties}
-    labels_N, classes = _labels(y)
-    config = _experiment(own, models, classes, {**named_loss(loss, settings), **with_names(settings)})
-    for line in config.warnings():
-        warnings.warn(line, stacklevel=2)
     own_loss = loss if callable(loss) else None
     if own_loss is not None and sample_weight is not None:
         raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
-    weights = None if sample_weight is None else torch.from_numpy(weights_of(sample_weight, len(labels_N)))
-    split = _split(own, labels_N, weights, classes, test, config.seed)
+    own, counted, weights, tested = _counted(own, _array(y), sample_weight, test)
+    models = {party.name: copy_model(party.model) for party in parties}
+    labels_N, classes = _labels(counted)
+    config = _experiment(own, models, classes, {**named_loss(loss, settings), **with_names(settings)})
+    for line in config.warnings():
+        warnings.warn(line, stacklevel=2)
+    split = _split(own, labels_N, weights, classes, tested, config.seed)
     given = GivenModules(models, copy_model(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
@@ -199,9 +199,41 @@ def _same_length(lengths: Mapping[str, int], what: str) -> None:
         raise ConfigError(f"{what}: samples differ in number ({', '.join(f'{n}: {c}' for n, c in lengths.items())})")
 
 
-def _labels(y: ArrayLike | Tensor) -> tuple[Tensor, tuple[str, ...]]:
+def _tested(test: Any, count: int) -> float | NDArray[np.bool_]:
+    """Return the share of the samples that is the test, or their mask. Raises ConfigError for anything else."""
+    if isinstance(test, float | int):
+        if not 0 < test < 1:
+            raise ConfigError(f"test: {test} is no share between 0 and 1; or give the rows")
+        return float(test)
+    rows, tested_N = np.asarray(test), np.zeros(count, bool)
+    if rows.dtype.kind not in "iu" or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= count:
+        raise ConfigError(f"test: expected row numbers from 0 to {count - 1}, or a share")
+    tested_N[rows] = True
+    return tested_N
+
+
+def _counted(
+    own: dict[str, Rows], values: NDArray[Any], sample_weight: Any, test: Any
+) -> tuple[dict[str, Rows], NDArray[Any], Tensor | None, float | NDArray[np.bool_]]:
+    """Return rows by party, labels, weights and tested samples without samples of weight 0."""
+    tested = _tested(test, len(values))
+    if sample_weight is None:
+        return own, values, None, tested
+    weights_N = weights_of(sample_weight, len(values))
+    if not (kept_N := weights_N > 0).all():
+        rows = torch.from_numpy(np.flatnonzero(kept_N))
+        own = {name: each.take(rows) for name, each in own.items()}
+        values, weights_N = values[kept_N], weights_N[kept_N]
+        tested = tested[kept_N] if isinstance(tested, np.ndarray) else tested
+    return own, values, torch.from_numpy(weights_N), tested
+
+
+def _array(y: ArrayLike | Tensor) -> NDArray[Any]:
+    return y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+
+
+def _labels(values: NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels [N] and the names of the classes: int64 with names, or float64 without."""
-    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if values.ndim != 1:
         raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
     if values.dtype.kind == "f":
@@ -239,32 +271,24 @@ def _split(
     labels_N: Tensor,
     weights_N: Tensor | None,
     classes: tuple[str, ...],
-    test: Any,
+    tested: float | NDArray[np.bool_],
     seed: int,
 ) -> Split:
     """Return all parties' samples; their ids are the rows."""
-    count, is_test = len(labels_N), np.zeros(len(labels_N), bool)
-    if isinstance(test, float | int):
-        if not 0 < test < 1:
-            raise ConfigError(f"test: {test} is no share between 0 and 1; or give the rows")
-        is_test = draw_share(count, float(test), seed, "objects_split")
-    else:
-        rows = np.asarray(test)
-        if rows.dtype.kind not in "iu" or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= count:
-            raise ConfigError(f"test: expected row numbers from 0 to {count - 1}, or a share")
-        is_test[rows] = True
-    train, tested = (torch.from_numpy(np.flatnonzero(each)) for each in (~is_test, is_test))
+    count = len(labels_N)
+    is_test = draw_share(count, tested, seed, "objects_split") if isinstance(tested, float) else tested
+    train, tests = (torch.from_numpy(np.flatnonzero(each)) for each in (~is_test, is_test))
     if not len(train):
         raise ConfigError("test: all samples are test samples; leave some to train on")
+    if not len(tests):
+        raise ConfigError("test: all test samples have weight 0; name others")
     # `Rows` stand in the place of tensors: a copy of all features is what they avoid.
     parts = [
-        PartyData(
-            name, Samples(train, cast(Tensor, rows.take(train))), Samples(tested, cast(Tensor, rows.take(tested)))
-        )
+        PartyData(name, Samples(train, cast(Tensor, rows.take(train))), Samples(tests, cast(Tensor, rows.take(tests))))
         for name, rows in own.items()
     ]
     labels = Labels(torch.arange(count), labels_N, weights=weights_N)
-    return Split(tuple(parts), LabelData(classes, *(labels.take(each) for each in (train, tested))))
+    return Split(tuple(parts), LabelData(classes, *(labels.take(each) for each in (train, tests))))
 
 
 def _check_head(head: nn.Module | None, config: ExperimentConfig, outputs: int) -> None:

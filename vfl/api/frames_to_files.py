@@ -10,7 +10,7 @@ Shapes: N rows, F columns.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +46,13 @@ class OwnerTable:
     def keys(self) -> Column:
         """Keys as text [N]."""
         return self.table.column(self.key).combine_chunks()
+
+    def take(self, kept_N: NDArray[np.bool_]) -> "OwnerTable":
+        """Return some of the rows; keys that are numbers of rows are numbered anew."""
+        table = self.table.filter(pa.array(kept_N))
+        if self.key == ROW:
+            table = table.set_column(table.column_names.index(ROW), ROW, _numbered(table.num_rows))
+        return replace(self, table=table)
 
     def features(self) -> dict[str, str] | None:
         """Return the kinds of the columns, none of an owner of labels alone; None lets the training guess."""
@@ -266,18 +273,20 @@ def by_code(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
     return config.model_copy(update={"training": training, "data": data})
 
 
-def weights_of(given: Any, rows: int, field: str = "sample_weight") -> NDArray[np.float64]:
-    """Return the weights [N] of N rows. Raises ConfigError for others than finite numbers above 0, one a row."""
+def weights_of(given: Any, rows: int) -> NDArray[np.float64]:
+    """Return the weights [N] of N rows. Raises ConfigError for others than finite numbers from 0, and if all are 0."""
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError):
-        raise ConfigError(f"{field}: expected numbers, one for each of {rows} rows") from None
+        raise ConfigError(f"sample_weight: expected numbers, one for each of {rows} rows") from None
     if weights.shape != (rows,):
-        raise ConfigError(f"{field}: expected {rows} weights, one a row, got {list(weights.shape)}")
-    if not ((weights > 0) & np.isfinite(weights)).all():
-        raise ConfigError(
-            f"{field}: weights are finite and above 0; a row of weight zero counts for no class or value, leave it out"
-        )
+        raise ConfigError(f"sample_weight: expected {rows} weights, one a row, got {list(weights.shape)}")
+    if not (right := (weights >= 0) & np.isfinite(weights)).all():
+        first = int(right.argmin())
+        what = "weights are finite and above 0, or 0 to leave the row out"
+        raise ConfigError(f"sample_weight: row {first} has {weights[first]:g}; {what}")
+    if not weights.any():
+        raise ConfigError("sample_weight: is zero in all rows, which leaves all of them out")
     return weights
 
 

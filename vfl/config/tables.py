@@ -40,8 +40,8 @@ class TableConfig(Section):
     label: str | None = None
     """Column of the labels; at exactly one owner."""
     weight: str | None = None
-    """Label owner only: column with the weight of each sample, above 0, in loss, metrics and statistics. It never
-    leaves the owner; needs ``training.labels: server``."""
+    """Label owner only: column with the weight of each sample in loss, metrics and statistics; 0 leaves the row out. It
+    never leaves the owner; needs ``training.labels: server``."""
     features: dict[str, ColumnKind] | None = None
     """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
     null proposes them from what the file holds. {} at the label owner: it has labels alone, is no party and sends

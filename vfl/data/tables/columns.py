@@ -6,10 +6,10 @@ Shapes: N rows in the file's order.
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,10 @@ class Numbers:
 
     values: npt.NDArray[np.float64]
 
+    def take(self, kept: npt.NDArray[np.bool_]) -> "Numbers":
+        """Return the cells of some rows, bool [N]."""
+        return Numbers(self.values[kept])
+
 
 @dataclass(frozen=True, eq=False)
 class Categories:
@@ -48,6 +52,10 @@ class Categories:
 
     codes: npt.NDArray[np.int32]
     names: tuple[str, ...]
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> "Categories":
+        """Return the cells of some rows, bool [N]."""
+        return Categories(self.codes[kept], self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,23 @@ class Table:
     """Text [N] by the columns of a key, as ``key_text`` returns it: the owner's own key and those of other owners."""
     rows: npt.NDArray[np.int64]
     """Number in the file of each row, for errors."""
+
+    def counted(self, weight: str | None) -> "Table":
+        """Return the table without rows that the column ``weight`` leaves out: those whose weight is 0.
+
+        Raises TableError if it leaves out all.
+        """
+        if weight is None or (kept := cast(Numbers, self.columns[weight]).values != 0).all():
+            return self
+        if not kept.any():
+            raise TableError(f"{self.path}: weight column {weight!r}: is 0 in all rows, which leaves all of them out")
+        columns = {name: each.take(kept) for name, each in self.columns.items()}
+        return replace(
+            self,
+            columns=columns,
+            keys={key: text.filter(pa.array(kept)) for key, text in self.keys.items()},
+            rows=self.rows[kept],
+        )
 
 
 def read_table(

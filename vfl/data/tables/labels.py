@@ -84,7 +84,7 @@ def _tell_rare(where: str, names: Sequence[str], counts: Rows) -> None:
 def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
     """Take the column of the samples' weights out of the table; return those of some rows, float64 [N].
 
-    Raises TableError for one that is missing or not above 0.
+    Raises TableError for one that is missing or below 0; rows of weight 0 are no longer there (`Table.counted`).
     """
     column = table.columns.pop(name)
     assert isinstance(column, Numbers)
@@ -94,7 +94,7 @@ def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
     first = int(wrong.argmax())
     what = "is missing" if np.isnan(weights[first]) else f"is {weights[first]:g}"
     where = f"{table.path}: weight column {name!r}, row {table.rows[rows[first]]}"
-    raise TableError(f"{where}: {what}; a weight is above 0; leave out the row, if it is not to count")
+    raise TableError(f"{where}: {what}; a weight is above 0, or 0 to leave the row out")
 
 
 def positive_last(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vfl.config.data import DataConfig
-from vfl.config.tables import table_of
+from vfl.config.tables import ColumnKind, table_of
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import of_owner
 from vfl.data.tables.columns import read_table
@@ -42,7 +42,8 @@ def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     grouped = [(data.group,)] if others and data.group is not None else []
     keys = list(dict.fromkeys([*keys_of(config, data.tables), *grouped]))
     with of_owner(owner):
-        table = read_table(path, {}, keys, missing=config.missing, kept=config.not_missing)
+        weights: dict[str, ColumnKind] = {} if config.weight is None else {config.weight: "number"}
+        table = read_table(path, weights, keys, missing=config.missing, kept=config.not_missing).counted(config.weight)
         rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}
@@ -70,7 +71,7 @@ def of_rows(data: DataConfig, owner: str | None = None, path: Path | None = None
     """
     tables = dict(data.tables)
     if owner in tables and path is not None:
-        tables[owner] = tables[owner].model_copy(update={"file": path, "match": rows_match(path)})
+        tables[owner] = tables[owner].model_copy(update={"file": path, "match": rows_match(path), "weight": None})
     return data.model_copy(update={"tables": tables, "join": "left", "test_file": None, "group": None})
 
 

@@ -331,14 +331,14 @@ class Tables(Source):
         config, kinds = self.data.tables[owner], dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
-            if config.weight is not None:
-                kinds[config.weight] = "number"
         return self._read_columns(owner, owners, kinds, new)
 
     def _read_columns(
         self, owner: str, owners: Sequence[str], kinds: Mapping[str, ColumnKind], new: Path | None = None
     ) -> Table:
         config, path = table_of(self.data.tables, owner)
+        weight = config.weight if new is None else None
+        kinds = {**kinds, weight: "number"} if weight is not None else kinds
         if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
             raise TableError(f"data.tables.{owner}.not_missing: {path} has no column {unknown[0]!r}")
         path, keys = new or path, keys_of(config, owners)
@@ -354,7 +354,7 @@ class Tables(Source):
         # The display is on a terminal only.
         with of_owner(owner), Console(stderr=True).status(f"reading {path}") as status:
             read = f"reading {path}: "
-            return read_table(
+            table = read_table(
                 path,
                 kinds,
                 keys,
@@ -362,6 +362,7 @@ class Tables(Source):
                 config.missing,
                 config.not_missing,
             )
+        return table.counted(weight)
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
