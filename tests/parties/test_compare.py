@@ -14,7 +14,7 @@ from two_tables import sections_of_branches, write_branches
 
 import vfl
 from scripts.compare import add_arguments, read_experiment
-from vfl.comparison.compare import _difference, compare_models
+from vfl.comparison.compare import _estimate_difference, compare_models
 from vfl.comparison.importance import column_importance
 from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ConfigError, ExperimentConfig, parse_config
@@ -215,7 +215,7 @@ def test_an_interval_covers_no_difference_between_equals():
     labels = torch.randint(2, (200,))
     first, second = ((labels + torch.randn(2, 200) * 2).sigmoid()).unbind(0)
     one, other = (torch.stack([1 - each, each], 1) for each in (first, second))
-    found = _difference(Classification(2, metric="auc"), one, other, labels)
+    found = _estimate_difference(Classification(2, metric="auc"), one, other, labels)
     assert found.low < 0 < found.high
     assert found.low < found.value < found.high
 
@@ -223,7 +223,7 @@ def test_an_interval_covers_no_difference_between_equals():
 @pytest.mark.filterwarnings("ignore:all labels are of one class")
 def test_tested_rows_of_one_class_are_compared_by_what_needs_no_other():
     good, bad = torch.tensor([0.9, 0.1]).expand(30, 2), torch.tensor([0.1, 0.9]).expand(30, 2)
-    found = _difference(Classification(2, metric="accuracy"), good, bad, torch.zeros(30, dtype=torch.int64))
+    found = _estimate_difference(Classification(2, metric="accuracy"), good, bad, torch.zeros(30, dtype=torch.int64))
     assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
 
 

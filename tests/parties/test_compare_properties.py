@@ -8,7 +8,7 @@ from conftest import small_config
 from sklearn.metrics import roc_auc_score
 from two_tables import sections_of, write_tables
 
-from vfl.comparison.compare import Comparison, _boosted, _difference
+from vfl.comparison.compare import Comparison, _estimate_difference, _train_boosting
 from vfl.comparison.importance import metric_of
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
@@ -44,7 +44,7 @@ def test_a_model_differs_from_itself_by_nothing_in_every_resample(task: Task):
     scores = torch.rand(100, generator=draw, dtype=torch.float64)
     labels = torch.randint(2, (100,), generator=draw)
     predictions = torch.stack([1 - scores, scores], 1)
-    found = _difference(task, predictions, predictions.clone(), labels)
+    found = _estimate_difference(task, predictions, predictions.clone(), labels)
     assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
 
 
@@ -57,7 +57,7 @@ def test_few_tested_rows_are_told_where_they_cannot_tell_a_gain_from_none(
     good = labels + torch.randn(rows, generator=draw)
     bad = good + noise * torch.randn(rows, generator=draw)
     alone, together = (torch.stack([-each, each], 1).softmax(1) for each in (good, bad))
-    gain = _difference(task, alone, together, labels)
+    gain = _estimate_difference(task, alone, together, labels)
     told = Comparison("auc", "bank", ("shop",), {}, gain, {}, {}, {}, 0, 0).headline()
     assert told.endswith("; the tested rows are too few to tell it from 0") == too_few
 
@@ -92,7 +92,7 @@ def test_a_pass_is_a_permutation(samples: int, batch_size: int):
 def test_many_rare_classes_do_not_keep_the_resamples_from_ending():
     labels = torch.arange(60)
     right, wrong = torch.eye(60, dtype=torch.float64), torch.eye(60, dtype=torch.float64).roll(1, 0)
-    found = _difference(Classification(60), right, wrong, labels)
+    found = _estimate_difference(Classification(60), right, wrong, labels)
     assert (found.low, found.value, found.high) == (1.0, 1.0, 1.0)
 
 
@@ -110,7 +110,7 @@ def test_boosting_gives_a_class_without_training_rows_its_own_place():
 
     held = (Labels(len(each) + torch.arange(len(each)), each) for each in (train_N, test_N))
     split = Split((PartyData("all", samples(train_N), samples(test_N)),), LabelData(("a", "b", "c"), *held))
-    told_MC = _boosted(split, Classification(3), seed=0)
+    told_MC = _train_boosting(split, Classification(3), seed=0)
     assert told_MC.shape == (9, 3)
     assert told_MC.argmax(dim=1)[test_N != 1].tolist() == test_N[test_N != 1].tolist()
     assert not told_MC[:, 1].any()

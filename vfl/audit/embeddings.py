@@ -64,8 +64,8 @@ def completion_gain(
     for repetition in range(REPETITIONS):
         m, other_rows = _known_rows(labels_N, known, seed + repetition)
         scored_rows = other_rows[:SCORED_ROWS]
-        completed = _probe(embeddings_ND, labels_N, m, scored_rows)
-        linear = _probe(flat_NF, labels_N, m, scored_rows)
+        completed = _probe_accuracy(embeddings_ND, labels_N, m, scored_rows)
+        linear = _probe_accuracy(flat_NF, labels_N, m, scored_rows)
         trained = _from_scratch(fresh, features, labels_N, classes, m, scored_rows, seed + repetition)
         gains.append(completed - max(linear, trained))
     return over_draws(gains)
@@ -105,7 +105,8 @@ def decode_embeddings(
     if not table:
         return Decoded(error, None)
     hit_nF = np.stack(
-        [_nearest(targets[m, f].numpy(), decoded_nF[:, f]) == truth_nF[:, f] for f in range(truth_nF.shape[1])], axis=1
+        [_nearest_centres(targets[m, f].numpy(), decoded_nF[:, f]) == truth_nF[:, f] for f in range(truth_nF.shape[1])],
+        axis=1,
     )
     hits_n = hit_nF.mean(axis=1)
     return Decoded(error, bootstrap(lambda rows: float(hits_n[rows].mean()), len(test_rows), stream))
@@ -132,7 +133,7 @@ def _known_rows(labels_N: Ints, known: int, seed: int) -> tuple[Ints, Ints]:
     return np.concatenate([first, remaining[: known - len(first)]]), remaining[known - len(first) :]
 
 
-def _probe(inputs_NF: Floats, labels_N: Ints, m: Ints, test_rows: Ints) -> float:
+def _probe_accuracy(inputs_NF: Floats, labels_N: Ints, m: Ints, test_rows: Ints) -> float:
     """Return the accuracy on the other rows of logistic regression on the known ones."""
     from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingTypeStubs]  # slow to import
 
@@ -207,7 +208,7 @@ def _train_decoder(inputs_mD: Tensor, targets_mF: Tensor, seed: int) -> nn.Modul
     return decoder
 
 
-def _nearest(known_m: Floats, guesses_n: Floats) -> Floats:
+def _nearest_centres(known_m: Floats, guesses_n: Floats) -> Floats:
     """Return, for each guess, the nearest of the known values."""
     values = np.unique(known_m)
     above = np.clip(np.searchsorted(values, guesses_n), 1, max(len(values) - 1, 1))

@@ -42,10 +42,10 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
     With two classes the AUC of the rarer one; with more the mean over each against the rest.
     """
     norms_N = np.linalg.norm(gradients_ND, axis=1)
-    target_classes = [_rarer(labels_N)] if classes == 2 else range(classes)
+    target_classes = [_rarer_class(labels_N)] if classes == 2 else range(classes)
 
     def leak(rows: Ints) -> float:
-        return _mean([auc(norms_N[rows], labels_N[rows] == label) for label in target_classes])
+        return _mean_estimate([auc(norms_N[rows], labels_N[rows] == label) for label in target_classes])
 
     return bootstrap(leak, len(labels_N), stream)
 
@@ -67,7 +67,7 @@ def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: n
     cosines = [(label, unit_ND[test_rows] @ unit_ND[clue]) for label, clue in clues]
 
     def leak(rows: Ints) -> float:
-        return _mean([auc(cosine[rows], labels_N[test_rows][rows] == label) for label, cosine in cosines])
+        return _mean_estimate([auc(cosine[rows], labels_N[test_rows][rows] == label) for label, cosine in cosines])
 
     return bootstrap(leak, len(test_rows), stream)
 
@@ -80,14 +80,17 @@ def inverted_labels(
     The attacker has the embeddings that it sent, the gradients that came back, the head's hidden widths and the shares
     of the classes. A surrogate head sees only its own embedding, as the attacker does.
     """
-    embeddings, prior_C = _standard(embeddings_ND), np.asarray(prior_C, dtype=np.float32)
+    embeddings, prior_C = _standardise(embeddings_ND), np.asarray(prior_C, dtype=np.float32)
     gradients = torch.as_tensor(np.asarray(gradients_ND, dtype=np.float32))
     gradients = gradients / gradients.norm(dim=1).mean().clamp(min=1e-30)
-    starts = [_invert(embeddings, gradients, hidden, torch.as_tensor(prior_C), seed + start) for start in range(STARTS)]
+    starts = [
+        _invert_gradients(embeddings, gradients, hidden, torch.as_tensor(prior_C), seed + start)
+        for start in range(STARTS)
+    ]
     return min(starts, key=lambda fit: fit[0])[1]
 
 
-def _invert(
+def _invert_gradients(
     embeddings: Tensor, gradients: Tensor, hidden: Sequence[int], prior_C: Tensor, seed: int
 ) -> tuple[float, Ints]:
     """Return a surrogate head's final error in explaining the gradients, and its labels."""
@@ -119,15 +122,15 @@ def inversion_leak(guesses_N: Ints, labels_N: Ints, classes: int, stream: np.ran
     return bootstrap(lambda rows: float(right_N[rows].mean()), len(labels_N), stream)
 
 
-def _rarer(labels_N: Ints) -> int:
+def _rarer_class(labels_N: Ints) -> int:
     return int(labels_N.mean() < 0.5)
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_estimate(values: Sequence[float]) -> float:
     defined = [value for value in values if value == value]
     return float(np.mean(defined)) if defined else float("nan")
 
 
-def _standard(values_ND: Floats) -> Tensor:
+def _standardise(values_ND: Floats) -> Tensor:
     scale = values_ND.std() or 1.0
     return torch.as_tensor(np.asarray((values_ND - values_ND.mean(axis=0)) / scale, dtype=np.float32))

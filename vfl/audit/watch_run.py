@@ -120,7 +120,7 @@ def audit_recorded(
         _check_recording(each, parties[each.party].train.inputs[0])
     inferring, left_out = label_attacks(config)
     _use_cores(built)
-    findings = attack([_seen(built, parties[each.party], each, rows) for each in recorded], config)
+    findings = attack([_collect_messages(built, parties[each.party], each, rows) for each in recorded], config)
     absent = [
         f"{name}: privacy.record=true in that party's own settings"
         for name in parties.keys() - {each.party for each in recorded}
@@ -177,7 +177,7 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     for order in chain.from_iterable(exchanges.under_way):  # the parties may still compute
         order.wait()
     return [
-        _seen(trained, party, onlooker.recording(party.name), rows)
+        _collect_messages(trained, party, onlooker.recording(party.name), rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)
     ]
 
@@ -199,7 +199,7 @@ def _check_recording(recorded: Recording, features: Tensor) -> None:
         raise ConfigError(f"{recorded.party}: its recording is of other data; copy it again from the party")
 
 
-def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> ObservedMessages:
+def _collect_messages(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> ObservedMessages:
     rows_N, gradients_ND = recorded.rows_N[:most], recorded.gradients_ND
     config, features = trained.server.config, party.preparation.features
     settings = feature_config(config, party.name)

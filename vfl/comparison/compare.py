@@ -129,9 +129,9 @@ def experiment_of(
         key = keys.get(owner) or next(likely, None)
         if key not in names:
             problem = "no column that looks like a key" if key is None else f"no column {key!r}"
-            raise ConfigError(f"--key: {file} has {problem}; write --key {owner}=COLUMN, one of {_some(names)}")
+            raise ConfigError(f"--key: {file} has {problem}; write --key {owner}=COLUMN, one of {_list_some(names)}")
         if owner == leader and label not in names:
-            raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
+            raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_list_some(names)}")
         proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
         if owner == leader and overridden.get("task") != "regression":
             classes = next(count_classes(each.values) for each in columns if each.name == label)
@@ -142,7 +142,7 @@ def experiment_of(
     return with_own_models(fitting_experiment(values, overridden, classes))
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -159,14 +159,14 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     own = next((part for part in split.parties if part.party == leader), None)
     lvfl = train_on(config, folder / "lvfl", split, source, console)
     alone_MC = predicted_alone(config, source, folder / "alone", own, split.labels, console)
-    everything = single_party_split(_joined(split), split)
+    everything = single_party_split(_join_columns(split), split)
     perceptron = train_on(
         single_party_config(config, source, JOINED), folder / "perceptron", everything, source, console
     )
     answers = joint_answers(lvfl.joint)
     in_the_open = {
         "perceptron": perceptron.joint.predictions(),
-        "boosting": _boosted(everything, answers.task, config.seed),
+        "boosting": _train_boosting(everything, answers.task, config.seed),
     }
     if config.training.labels == "shared":  # owners need not meet to learn
         in_the_open["apart"] = train_on(
@@ -229,7 +229,7 @@ def comparison_of(
     """
     task, joint_MC, labels_M = answers.task, answers.joint_MC, answers.labels_M
     found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
-    better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
+    better = {name: _estimate_difference(task, joint_MC, each, labels_M) for name, each in others.items()}
     summary = Run(run_dir).summary
     meeting = None
     if "apart" in better:
@@ -244,11 +244,11 @@ def comparison_of(
         {name: metric_of(task, each, labels_M) for name, each in found.items()},
         better.pop("alone"),
         better,
-        {name: _difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
+        {name: _estimate_difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
         {owner: dict(zip(columns[owner], each.lost, strict=True)) for owner, each in answers.importance.items()},
         sent_bytes(summary),
         summary["train_macs"],
-        {name: _calibration(task, each, labels_M) for name, each in found.items()} if task.names else {},
+        {name: _calibration_of(task, each, labels_M) for name, each in found.items()} if task.names else {},
         meeting,
     )
     write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
@@ -260,7 +260,7 @@ def sent_bytes(summary: Mapping[str, Any]) -> int:
     return summary["uplink_bytes"] + summary["downlink_bytes"]
 
 
-def _calibration(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:
+def _calibration_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:
     values = task.metrics(predictions_MC, labels_M)
     return {name: values[name] for name in CALIBRATION}
 
@@ -271,7 +271,7 @@ def _refuse_weights(weighted: bool) -> None:
         raise ConfigError("data.tables: lvfl compare weighs all samples alike; leave weight out")
 
 
-def _joined(split: Split) -> PartyData:
+def _join_columns(split: Split) -> PartyData:
     def together(samples: Sequence[Samples]) -> Samples:
         # What an owner has no row for is missing.
         numbers = [torch.where(_present_mask(each), each.features, torch.nan) for each in samples]
@@ -287,12 +287,12 @@ def _present_mask(samples: Samples) -> Tensor:
     return present[:, None]
 
 
-def _boosted(split: Split, task: Task, seed: int) -> Tensor:
+def _train_boosting(split: Split, task: Task, seed: int) -> Tensor:
     """Return the predictions [M, C] of scikit-learn's gradient boosting at its defaults."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     (part,) = split.parties
-    codes = _codes(part.train.more[0].numpy(), part.test.more[0].numpy())
+    codes = _encode_categories(part.train.more[0].numpy(), part.test.more[0].numpy())
     sides = zip((part.train, part.test), codes, strict=True)
     train, test = (np.concatenate([samples.features.numpy(), own], axis=1) for samples, own in sides)
     numbers = part.train.features.shape[1]
@@ -315,7 +315,9 @@ def loss_of_boosting(task: Regression) -> dict[str, Any]:
     return {"loss": "absolute_error"} if task.by.kind == "absolute" else {}
 
 
-def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _encode_categories(
+    train: NDArray[np.int64], test: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return categories as indices among the training rows' own; missing if those lack them."""
     coded: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for column in range(train.shape[1]):
@@ -329,7 +331,7 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
     )  # pyright: ignore[reportReturnType]
 
 
-def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Estimate:
+def _estimate_difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Estimate:
     """Return by how much one's predictions are better; the interval's ends are paired bootstrap quantiles."""
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
 

@@ -20,7 +20,7 @@ from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built, Mode, Stage
 
 
-def _build(config: ExperimentConfig, stage: Stage) -> Built:
+def _build_algorithm(config: ExperimentConfig, stage: Stage) -> Built:
     data, horizontal = prepare_whole(open_source(config)), config.horizontal
     partition = partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
     trainer = assemble(config, data, partition, stage.runtime, stage.run_dir, stage.workers, stage.progress.on_step)
@@ -89,7 +89,7 @@ def _check_workers(config: ExperimentConfig, workers: int) -> float:
 
 
 HORIZONTAL = Mode(
-    _build,
+    _build_algorithm,
     summary_table,
     _check_workers,
     shown={"clients/reporting": "clients {:.0f}", "simulated_time_s/total": "simulated {:.1f} s"},

@@ -46,14 +46,14 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
         device = server.config.simulation.of(party.name)
         if device.macs_per_s is None:
             device = device.model_copy(update={"macs_per_s": own_speed(parties[0])})
-        rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
+        rows.setdefault(tuple(_ratio_rows(forecast, party.name, device)), []).append(party.name)
     for lines, names in rows.items():
         headings = HEADINGS if any(line[-1] for line in lines) else HEADINGS[:-1]  # no link is described
         table = numbers_table(f"{', '.join(names)}: an exchange, by ratio (alpha = beta)", headings)
         for line in lines:
             table.add_row(*line[: len(headings)])
         yield table
-    yield _total(server, forecast, parties)
+    yield _total_table(server, forecast, parties)
 
 
 def planned_rounds(
@@ -123,7 +123,7 @@ def measured_macs_per_s(party: FeatureParty) -> float:
     return 3 * len(rows_B) * party.macs / fastest_s
 
 
-def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
+def _ratio_rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
     """Yield a row per ratio, which the other parties have too."""
     one = replace(forecast, work=replace(forecast.work, exchanges=1), head_bytes=0)
     costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.macs, each)) for each in ALPHAS}
@@ -145,7 +145,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
         )
 
 
-def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeatureParty]) -> Table:
+def _total_table(server: HeadServer, forecast: Forecast, parties: Sequence[FeatureParty]) -> Table:
     """Return the whole run's costs with its own ratios, a row per party, and what they save."""
     rounds, dense = [*planned_rounds(server, forecast, parties)], dict.fromkeys(forecast.macs, Ratios())
     unlightened = _in_float32(server, forecast).round(dense, dense)
@@ -158,11 +158,11 @@ def _total(server: HeadServer, forecast: Forecast, parties: Sequence[FeaturePart
         macs, down, up = unlightened[name]
         alone_up = sum(costs[name].uplink_bytes for costs in rounds[:local])
         unlightened_cost = Cost(len(rounds) * macs, (len(rounds) - local) * down, (len(rounds) - local) * up + alone_up)
-        table.add_row(name, *_spent(spent, unlightened_cost))
+        table.add_row(name, *_spent_cells(spent, unlightened_cost))
         totals += [spent, unlightened_cost]
     table.add_section()
     spent, unlightened_cost = (Cost(*map(sum, zip(*each, strict=True))) for each in (totals[::2], totals[1::2]))
-    table.add_row("all", *_spent(spent, unlightened_cost))
+    table.add_row("all", *_spent_cells(spent, unlightened_cost))
     return table
 
 
@@ -177,7 +177,7 @@ def _in_float32(server: HeadServer, forecast: Forecast) -> Forecast:
     return replace(forecast, frame_bytes=frame, answer_bytes=answer)
 
 
-def _spent(spent: Cost, unlightened: Cost) -> tuple[str, ...]:
+def _spent_cells(spent: Cost, unlightened: Cost) -> tuple[str, ...]:
     """Return the cells of a cost, beside that of the same run without lightweighting."""
     total_bytes, dense_bytes = (each.uplink_bytes + each.downlink_bytes for each in (spent, unlightened))
     return (

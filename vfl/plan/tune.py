@@ -104,7 +104,7 @@ def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
     best = min(seconds_by_form, key=lambda form: seconds_by_form[form].mean(share))
     gain = seconds_by_form[present].mean(share) / seconds_by_form[best].mean(share)
     line = f", {gain:.2f} times as fast as configured: {best.settings}" if gain >= NOISE else ": as configured"
-    return _table(party.name, seconds_by_form), [f"fastest here{line}", *_at_once(parties, best)]
+    return _time_table(party.name, seconds_by_form), [f"fastest here{line}", *_at_once(parties, best)]
 
 
 def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
@@ -112,11 +112,11 @@ def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
     configured = party.config.lightweighting.pruning.round_to
     roundings = dict.fromkeys((configured, ROUND_TO) if alpha else (configured,))
     forms = [Form(*each) for each in product(PRECISIONS, (False, True), roundings)]
-    steps: dict[tuple[object, ...], Callable[[], None]] = {form[:2]: _step(party, form) for form in forms}
+    steps: dict[tuple[object, ...], Callable[[], None]] = {form[:2]: _make_step(party, form) for form in forms}
     for form in forms if alpha else ():
-        steps[form] = pruned = _step(party, form)
+        steps[form] = pruned = _make_step(party, form)
         pruned.prune(alpha, form.round_to)
-    fastest_s = _race(steps)
+    fastest_s = _race_forms(steps)
     return {form: Seconds(fastest_s[form[:2]], fastest_s.get(form, fastest_s[form[:2]])) for form in forms}
 
 
@@ -126,7 +126,7 @@ def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
     places = min(threads, len(parties))
     if places == 1:
         return
-    steps = [_step(party, form) for party in parties[:places]]
+    steps = [_make_step(party, form) for party in parties[:places]]
 
     def in_turn() -> None:
         torch.set_num_threads(threads)
@@ -139,14 +139,14 @@ def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
             torch.set_num_threads(threads // places)
             list(pool.map(PartyStep.__call__, steps))
 
-        fastest_s = _race({"in turn": in_turn, "at once": at_once})
+        fastest_s = _race_forms({"in turn": in_turn, "at once": at_once})
     torch.set_num_threads(threads)
     gain = fastest_s["in turn"] / fastest_s["at once"]
     if gain >= NOISE:
         yield f"all parties in one process: {gain:.2f} times as fast with threads={threads} parties_at_once={places}"
 
 
-def _step(party: FeatureParty, form: Form) -> PartyStep:
+def _make_step(party: FeatureParty, form: Form) -> PartyStep:
     runtime = replace(party.runtime, autocast_dtype=PRECISIONS[form.precision], channels_last=form.channels_last)
     rows_B = torch.arange(min(party.config.training.batch_size, len(party.train)))
     inputs = tuple(tensor[rows_B] for tensor in party.train.inputs)
@@ -155,7 +155,7 @@ def _step(party: FeatureParty, form: Form) -> PartyStep:
     return PartyStep(copy_model(party.model), inputs, gradient_BD, runtime)
 
 
-def _race(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:
+def _race_forms(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:
     """Return the least seconds of each, measured in turn after a warm-up, until time is over."""
     for step in steps.values():
         step()
@@ -169,7 +169,7 @@ def _race(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:
     return fastest_s
 
 
-def _table(party: str, seconds_by_form: Mapping[Form, Seconds]) -> Table:
+def _time_table(party: str, seconds_by_form: Mapping[Form, Seconds]) -> Table:
     headings = ("precision", "channels_last", "round_to", "unpruned", "pruned")
     table = numbers_table(f"{party}: seconds of a step", headings)
     for form, seconds in seconds_by_form.items():

@@ -44,19 +44,19 @@ class Drawing:
 
 def draw(subject: Subject) -> list[Drawing]:
     """Draw the figures that apply to a run or a sweep."""
-    drawings = [*(_scores(subject) if subject.followed else []), *_ratios(subject)]
+    drawings = [*(_draw_scores(subject) if subject.followed else []), *_draw_ratios(subject)]
     if len(subject.variants) > 1:
         drawings += [
-            _scatter(subject, "bytes", "Bytes sent in training, both ways", "B", sent_bytes),
-            _scatter(subject, "macs", "Multiply-accumulates of training", "", train_macs),
-            *_grid(subject),
+            _draw_scatter(subject, "bytes", "Bytes sent in training, both ways", "B", sent_bytes),
+            _draw_scatter(subject, "macs", "Multiply-accumulates of training", "", train_macs),
+            *_draw_grid(subject),
         ]
     if subject.followed and len(subject.variants) <= MOST_CURVES:
-        drawings += _spent(subject)
-    return drawings + _subsets(subject) + (_errors(subject) if subject.lightweights else [])
+        drawings += _draw_spending(subject)
+    return drawings + _draw_subsets(subject) + (_draw_errors(subject) if subject.lightweights else [])
 
 
-def _subsets(subject: Subject) -> list[Drawing]:
+def _draw_subsets(subject: Subject) -> list[Drawing]:
     variants = tested_variants(subject)
     if not variants:
         return []
@@ -65,17 +65,17 @@ def _subsets(subject: Subject) -> list[Drawing]:
     if len(variants) > 1:
         place_legend(figure, axes)
     caption = CAPTION + _left_out(variants)
-    return [Drawing("subsets", f"{_score(subject)} lost without a party", caption, figure)]
+    return [Drawing("subsets", f"{_score_label(subject)} lost without a party", caption, figure)]
 
 
 def _left_out(variants: Sequence[Variant]) -> str:
     return f" Only the first {MOST_CURVES} of {len(variants)} are drawn." if len(variants) > MOST_CURVES else ""
 
 
-def _scores(subject: Subject) -> list[Drawing]:
+def _draw_scores(subject: Subject) -> list[Drawing]:
     if not subject.keys:
         return [_every_curve(subject)]
-    drawings = _methods(subject)
+    drawings = _draw_methods(subject)
     for key in subject.keys:
         other_keys = [each for each in subject.keys if each != key]
         fixed = ", ".join(setting_label(each, subject.reference.settings.get(each)) for each in other_keys)
@@ -84,28 +84,28 @@ def _scores(subject: Subject) -> list[Drawing]:
         if len(variants) < 2:  # of a list of settings, not a grid
             continue
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
-        heading = f"{_score(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
+        heading = f"{_score_label(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
         name = f"{subject.metric}_{key.rpartition('.')[2]}"
-        drawings.append(_curves(subject, name, heading, _alone(subject, key), variants, labels))
+        drawings.append(_draw_curves(subject, name, heading, _draw_alone(subject, key), variants, labels))
     return drawings or [_every_curve(subject)]
 
 
 def _every_curve(subject: Subject) -> Drawing:
-    return _curves(subject, subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)
+    return _draw_curves(subject, subject.metric, f"{_score_label(subject)} over the rounds", "", subject.variants)
 
 
-def _alone(subject: Subject, key: str) -> str:
+def _draw_alone(subject: Subject, key: str) -> str:
     """Return the caption for a single setting's curves."""
     captions = {ALPHA: ("3a", "pruning alone."), BETA: ("3b", "sparsification alone.")}
-    return _beside(subject, *captions[key]) if key in captions else ""
+    return _describe_fixed(subject, *captions[key]) if key in captions else ""
 
 
-def _beside(subject: Subject, number: str, caption: str) -> str:
+def _describe_fixed(subject: Subject, number: str, caption: str) -> str:
     """Return a caption, with the number of the LVFL paper's figure if its models were trained."""
     return f"As the paper's Fig. {number}: {caption}" if subject.as_paper else caption[0].upper() + caption[1:]
 
 
-def _methods(subject: Subject) -> list[Drawing]:
+def _draw_methods(subject: Subject) -> list[Drawing]:
     """Draw the methods of Fig. 2: none, only pruning, only sparsification, both at the largest trained ratios."""
     if not {ALPHA, BETA} <= set(subject.keys):
         return []
@@ -118,11 +118,18 @@ def _methods(subject: Subject) -> list[Drawing]:
         f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
     )
     return [
-        _curves(subject, "methods", "Methods", _beside(subject, "2", caption), list(variants.values()), list(variants))
+        _draw_curves(
+            subject,
+            "methods",
+            "Methods",
+            _describe_fixed(subject, "2", caption),
+            list(variants.values()),
+            list(variants),
+        )
     ]
 
 
-def _curves(
+def _draw_curves(
     subject: Subject,
     name: str,
     title: str,
@@ -153,14 +160,14 @@ def _curves(
     return Drawing(name, title, (caption + band + _left_out(variants)).strip(), figure, hover)
 
 
-def _ratios(subject: Subject) -> list[Drawing]:
+def _draw_ratios(subject: Subject) -> list[Drawing]:
     """Draw alpha and beta over the rounds, if there is a single run and it lightweights."""
     if len(subject.variants) > 1 or not subject.lightweights:
         return []
     quantities = {"alpha": "α, filters removed", "beta": "β, entries not sent"}
     figure = _over_rounds(subject.runs[0], "Ratio, mean over the parties", quantities, drawstyle="steps-mid")
     figure.axes[0].set_ylim(-0.02, 1)
-    caption = _beside(subject, "2", "what the parties left out.")
+    caption = _describe_fixed(subject, "2", "what the parties left out.")
     return [Drawing("ratios", "Lightweighting ratios", caption, figure)]
 
 
@@ -176,7 +183,7 @@ def _over_rounds(run: RunResult, up: str, quantities: Mapping[str, str], drawsty
     return figure
 
 
-def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
+def _draw_scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
     figure, axes = new_axes(label, f"Test {axis(subject.metric)}")
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -194,13 +201,13 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     axes.plot(*zip(*on_front, strict=True), label="Pareto front", **line, **circles)
     place_legend(figure, axes)
     caption = f"On the front (circled), cheapest first: {'; '.join(variant.label for variant in front)}."
-    return Drawing(name, f"{_score(subject)} against {_WORDS[name]}", caption, figure, hover)
+    return Drawing(name, f"{_score_label(subject)} against {_WORDS[name]}", caption, figure, hover)
 
 
 _WORDS = {"bytes": "bytes", "macs": "multiply-accumulates", "time": "time"}
 
 
-def _spent(subject: Subject) -> list[Drawing]:
+def _draw_spending(subject: Subject) -> list[Drawing]:
     """Draw the score over the costs so far: of a single run, or of a few settings, mean over their seeds."""
     several = len(subject.variants) > 1
     costs: list[tuple[str, str, str, Callable[[ReportedRun], list[float]]]] = [
@@ -222,7 +229,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         if several:
             place_legend(figure, axes)
         hover = {f"curve_{position}": variant.label for position, variant in enumerate(subject.variants)}
-        heading = f"{_score(subject)} against {_WORDS[name]}" + (", round by round" if several else "")
+        heading = f"{_score_label(subject)} against {_WORDS[name]}" + (", round by round" if several else "")
         drawings.append(Drawing(f"{name}_by_round" if several else name, heading, "", figure, hover))
     return drawings
 
@@ -240,7 +247,7 @@ def _mean_curve(
     return [cost for cost, _ in points], [score for _, score in points]
 
 
-def _grid(subject: Subject) -> list[Drawing]:
+def _draw_grid(subject: Subject) -> list[Drawing]:
     """Draw the mean score of every pair of alpha and beta as a map."""
     alphas, betas = subject.values(ALPHA), subject.values(BETA)
     if not {ALPHA, BETA} <= set(subject.keys) or not all(is_number(value) for value in alphas + betas):
@@ -266,7 +273,7 @@ def _grid(subject: Subject) -> list[Drawing]:
     return [Drawing("grid", f"Test {axis(subject.metric)} of every pair", "Mean over the seeds.", figure)]
 
 
-def _errors(subject: Subject) -> list[Drawing]:
+def _draw_errors(subject: Subject) -> list[Drawing]:
     """Draw the errors of Corollary 1 against the ratio that causes them; for a single run over the rounds."""
     if not subject.keys:
         errors = {"omega": "Ω (sparsification)", "psi": "Ψ (pruning)"}
@@ -302,7 +309,7 @@ def _errors(subject: Subject) -> list[Drawing]:
 _ERRORS = {"omega": "Ω, mean over rounds and parties", "psi": "Ψ, sum over the rounds"}
 
 
-def _score(subject: Subject) -> str:
+def _score_label(subject: Subject) -> str:
     """Return the metric's name, capitalised for a title."""
     name = title(subject.metric)
     return name[0].upper() + name[1:]

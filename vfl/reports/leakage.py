@@ -39,7 +39,10 @@ def audit_rows(audit: Mapping[str, Any]) -> list[tuple[str, ...]]:
     attackers = list(dict.fromkeys(finding["attacker"] for finding in findings))
     ordered = sorted(findings, key=lambda finding: attackers.index(finding["attacker"]))
     before = [None, *(finding["attacker"] for finding in ordered)]
-    return [_row(finding, repeated=finding["attacker"] == last) for finding, last in zip(ordered, before, strict=False)]
+    return [
+        _finding_row(finding, repeated=finding["attacker"] == last)
+        for finding, last in zip(ordered, before, strict=False)
+    ]
 
 
 def verdict(audit: Mapping[str, Any]) -> str:
@@ -48,18 +51,18 @@ def verdict(audit: Mapping[str, Any]) -> str:
     return f"{leaking} of {len(audit['findings'])} measurements found more than chance."
 
 
-def _row(finding: Mapping[str, Any], *, repeated: bool) -> tuple[str, ...]:
+def _finding_row(finding: Mapping[str, Any], *, repeated: bool) -> tuple[str, ...]:
     known_rows = finding["known"]
     return (
         "" if repeated else finding["attacker"],
         finding["attack"],
         f"{known_rows} row{'s' if known_rows > 1 else ''}" if known_rows else "no row",
         finding["measure"],
-        _interval(finding["found"]),
-        _interval(finding["control"]),
+        _show_interval(finding["found"]),
+        _show_interval(finding["control"]),
         "yes" if finding["leaks"] else "no",
     )
 
 
-def _interval(estimate: Mapping[str, float]) -> str:
+def _show_interval(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"

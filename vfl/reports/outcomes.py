@@ -45,9 +45,9 @@ def outcome_drawings(subject: Subject) -> list[Drawing]:
     if predictions is None:
         return []
     if not predictions.classes:
-        return [_residuals(predictions)]
-    matrix = [_confusion(predictions)] if len(predictions.classes) <= MOST_CLASSES else []
-    return [_roc(predictions), _calibration(predictions), *matrix]
+        return [_draw_residuals(predictions)]
+    matrix = [_draw_confusion(predictions)] if len(predictions.classes) <= MOST_CLASSES else []
+    return [_draw_roc(predictions), _draw_calibration(predictions), *matrix]
 
 
 def read_predictions(path: Path) -> Predicted | None:
@@ -93,7 +93,7 @@ def calibration(predictions: Predicted) -> list[tuple[float, float]]:
     ]
 
 
-def _roc(predictions: Predicted) -> Drawing:
+def _draw_roc(predictions: Predicted) -> Drawing:
     from sklearn import metrics as library  # pyright: ignore[reportMissingTypeStubs]  # slow to import, often unused
 
     metrics: Any = library
@@ -110,7 +110,7 @@ def _roc(predictions: Predicted) -> Drawing:
     return Drawing("roc", "ROC, each class against the rest", CAPTION, figure)
 
 
-def _calibration(predictions: Predicted) -> Drawing:
+def _draw_calibration(predictions: Predicted) -> Drawing:
     class_name = predictions.classes[1] if len(predictions.classes) == 2 else "the predicted class"
     figure, axes = new_axes(f"Predicted probability of {class_name}", "Share that came true")
     points = calibration(predictions)
@@ -119,7 +119,7 @@ def _calibration(predictions: Predicted) -> Drawing:
     return Drawing("calibration", "Calibration", f"{CAPTION} Means of {BINS} bins of equal width.", figure)
 
 
-def _confusion(predictions: Predicted) -> Drawing:
+def _draw_confusion(predictions: Predicted) -> Drawing:
     figure, axes = new_axes("Predicted class", "Class")
     axes.grid(visible=False)
     counts = confusion(predictions)
@@ -135,7 +135,7 @@ def _confusion(predictions: Predicted) -> Drawing:
     return Drawing("confusion", "Confusion matrix", f"{CAPTION} Number of samples.", figure)
 
 
-def _residuals(predictions: Predicted) -> Drawing:
+def _draw_residuals(predictions: Predicted) -> Drawing:
     figure, axes = new_axes("Label", "Prediction minus label")
     axes.scatter(
         predictions.labels_N, predictions.chosen_N - predictions.labels_N, 9, color=INK, alpha=0.5, linewidths=0

@@ -156,7 +156,7 @@ def load_subject(folder: Path, *more_folders: Path) -> Subject:
     varied = {name: {key: each for key, each in run.items() if key != SEED} for name, run in manifest["runs"].items()}
     runs = [_load_run(run_dir, run_dir.name, varied[run_dir.name]) for run_dir in done]
     missing = manifest["runs"].keys() - {run_dir.name for run_dir in done}
-    return Subject(manifest["name"], folder, _variants(runs), tuple(name for name in varied if name in missing))
+    return Subject(manifest["name"], folder, _group_variants(runs), tuple(name for name in varied if name in missing))
 
 
 def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
@@ -178,7 +178,7 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
         for run, each in zip(runs, settings, strict=True)
     ]
     labelled = [replace(run, settings=each) for run, each in zip(runs, distinguishing, strict=True)]
-    return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _variants(labelled), ())
+    return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _group_variants(labelled), ())
 
 
 def _short_name(place: Path, places: Sequence[Path]) -> str:
@@ -231,7 +231,7 @@ def _load_run(run_dir: Path, name: str, settings: dict[str, Any]) -> ReportedRun
     return ReportedRun(rows, summary, name, settings, run.config, read_audit(run_dir, summary["rounds"]))
 
 
-def _variants(runs: Sequence[ReportedRun]) -> tuple[Variant, ...]:
+def _group_variants(runs: Sequence[ReportedRun]) -> tuple[Variant, ...]:
     grouped: dict[str, Variant] = {}
     for run in runs:
         label = ", ".join(setting_label(key, value) for key, value in run.settings.items()) or run.config.name

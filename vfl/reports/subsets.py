@@ -24,7 +24,7 @@ def tested_variants(subject: Subject) -> list[Variant]:
 
 def draw_lost(axes: Axes, variants: list[Variant], subject: Subject) -> None:
     """Draw a bar per party and setting: the loss in the metric without the party, mean over the seeds."""
-    width, every = 0.8 / len(variants), [_lost(variant) for variant in variants]
+    width, every = 0.8 / len(variants), [_losses_by_party(variant) for variant in variants]
     names = list(dict.fromkeys(chain.from_iterable(every)))
     for position, (variant, losses) in enumerate(zip(variants, every, strict=True)):
         places = [names.index(name) + width * position for name in losses]
@@ -36,7 +36,7 @@ def draw_lost(axes: Axes, variants: list[Variant], subject: Subject) -> None:
 
 def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
     """Return a line per set of parties: its metric for each setting, mean over the seeds; "" if it was not tested."""
-    metric, sets_by_variant = variants[0].runs[0].metric, [_sets(variant) for variant in variants]
+    metric, sets_by_variant = variants[0].runs[0].metric, [_subset_values(variant) for variant in variants]
     return [
         (
             each.replace(AND, ", "),
@@ -49,7 +49,7 @@ def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
     ]
 
 
-def _sets(variant: Variant) -> list[str]:
+def _subset_values(variant: Variant) -> list[str]:
     return list(variant.runs[0].summary["subsets"])
 
 
@@ -57,8 +57,8 @@ def _mean_value(variant: Variant, parties: str) -> float:
     return mean(run.summary["subsets"][parties][run.metric] for run in variant.runs)
 
 
-def _lost(variant: Variant) -> dict[str, float]:
-    values = {each: _mean_value(variant, each) for each in _sets(variant)}
+def _losses_by_party(variant: Variant) -> dict[str, float]:
+    values = {each: _mean_value(variant, each) for each in _subset_values(variant)}
     metric = variant.runs[0].metric
-    losses = lost_without(values, _sets(variant)[0].split(AND), metric)
+    losses = lost_without(values, _subset_values(variant)[0].split(AND), metric)
     return {party: in_axis_units(metric, value) for party, value in losses.items()}

@@ -114,12 +114,12 @@ def settings_table(subject: Subject) -> TableData:
             (
                 variant.label,
                 str(len(variant.runs)),
-                f"{_score(variant)}{spread}",
-                "" if variant is reference else _change(variant, reference),
+                f"{_show_score(variant)}{spread}",
+                "" if variant is reference else _show_change(variant, reference),
                 f"{amount(sent_bytes(variant))}B",
-                _percent(variant, lambda run: run.bytes_saved),
+                _show_percent(variant, lambda run: run.bytes_saved),
                 amount(train_macs(variant)).strip(),
-                _percent(variant, lambda run: run.macs_saved),
+                _show_percent(variant, lambda run: run.macs_saved),
                 ", ".join(marks) if several else "",
             )
         )
@@ -132,7 +132,7 @@ def settings_table(subject: Subject) -> TableData:
         f"highest){change}. Bytes are all that training exchanged, both ways; MACs the multiply-accumulates of "
         f"training the models{'' if all(run.simulated for run in subject.runs) else saved}."
     )
-    scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
+    scores = ("setting", "seeds", axis(subject.metric), f"change ({_axis_unit(subject)})")
     headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
     filled = [any(column) for column in zip(*rows, strict=True)]  # a single run's or clients' table has empty columns
     columns = [tuple(compress(row, filled)) for row in (headings, *rows)]
@@ -146,7 +146,7 @@ def _calibration_table(subject: Subject) -> list[TableData]:
         (
             run.name,
             *(f"{values[run.name][name]:.4f}" for name in CALIBRATION),
-            _number(run.summary.get("constant", {}).get("log_loss")),
+            _show_number(run.summary.get("constant", {}).get("log_loss")),
         )
         for run in subject.runs
         if values[run.name].keys() >= {*CALIBRATION}
@@ -173,7 +173,7 @@ def _constant_table(subject: Subject) -> list[TableData]:
     for run in subject.runs:
         values, constants = reached_metrics(run.summary)[1], run.summary.get("constant", {})
         for metric in constants.keys() - {"log_loss"}:
-            rows.append((run.name, title(metric), _number(values.get(metric)), _number(constants[metric])))
+            rows.append((run.name, title(metric), _show_number(values.get(metric)), _show_number(constants[metric])))
             notes += [f"{run.name}: {line}."] if (line := worse_than_constant(run.summary)) else []
             if "coverage" in values:
                 notes.append(
@@ -220,7 +220,7 @@ def errors_table(subject: Subject) -> TableData:
             " The bound of the LVFL paper's Corollary 1 grows with the sums of α and β over all rounds and parties."
         )
     rows = [
-        (variant.label, *(_number(variant.mean(quantity)) for quantity in quantities.values()))
+        (variant.label, *(_show_number(variant.mean(quantity)) for quantity in quantities.values()))
         for variant in subject.variants
     ]
     return TableData(title, caption, ("setting", *quantities), rows)
@@ -291,20 +291,23 @@ def choice_table(subject: Subject) -> TableData:
             [most for most, best in zip(MAY_BE_LOST, each, strict=True) if best is variant] for each in best_by_cost
         ]
         if any(allowed):
-            saved = (_percent(variant, lambda run: run.bytes_saved), _percent(variant, lambda run: run.macs_saved))
-            spans = (f"for {_span(each)} {_unit(subject)}" if each else "" for each in allowed)
-            rows.append((variant.label, _score(variant), *saved, *spans))
-    given_up = f"{_unit(subject)} of {title(subject.metric)} may be lost against {subject.reference.label}"
+            saved = (
+                _show_percent(variant, lambda run: run.bytes_saved),
+                _show_percent(variant, lambda run: run.macs_saved),
+            )
+            spans = (f"for {_show_span(each)} {_axis_unit(subject)}" if each else "" for each in allowed)
+            rows.append((variant.label, _show_score(variant), *saved, *spans))
+    given_up = f"{_axis_unit(subject)} of {title(subject.metric)} may be lost against {subject.reference.label}"
     caption = (
-        f"By how many {given_up} ({_span(MAY_BE_LOST)}): the setting with the fewest bytes, the fewest MACs, and the "
-        f"least of both. Costs within {TIE:.0%} of each other are ties, which go to the better."
+        f"By how many {given_up} ({_show_span(MAY_BE_LOST)}): the setting with the fewest bytes, the fewest MACs, and "
+        f"the least of both. Costs within {TIE:.0%} of each other are ties, which go to the better."
     )
     saved = ("bytes saved (%)", "MACs saved (%)")
     headings = ("setting", axis(subject.metric), *saved, "fewest bytes", "fewest MACs", "both")
     return TableData("What to choose", caption, headings, rows)
 
 
-def _span(losses: Sequence[float]) -> str:
+def _show_span(losses: Sequence[float]) -> str:
     """Return what may be lost for a setting to be the cheapest; the losses of one setting follow one another."""
     return f"{losses[0]:g}" if len(losses) == 1 else f"{losses[0]:g} to {losses[-1]:g}"
 
@@ -322,41 +325,41 @@ def advice(subject: Subject) -> str:
             (each for each in subject.variants if each is not best), key=lambda each: lost(each, best), default=None
         )
         remark = noise(nearest, best) if nearest else ""
-        worse = f"every cheaper setting is worse by more than {ADVISED:.1f} {_unit(subject)}"
+        worse = f"every cheaper setting is worse by more than {ADVISED:.1f} {_axis_unit(subject)}"
         return f"Choose {best.label}: {worse}{f' ({remark})' if remark else ''}."
     remark = noise(best, reference)
     return (
-        f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
-        f"test {title(subject.metric)} {format_metric(subject.metric, best.score)}, {_change(best, reference)} "
-        f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}"
+        f"Choose {best.label}: it saves {_show_saved(best)} of bytes and multiply-accumulates at "
+        f"test {title(subject.metric)} {format_metric(subject.metric, best.score)}, {_show_change(best, reference)} "
+        f"{_axis_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}"
         + (f"; train it by: lvfl train {shlex.quote(str(config))}" if config.exists() else "")
     )
 
 
-def _score(variant: Variant) -> str:
+def _show_score(variant: Variant) -> str:
     return f"{in_axis_units(variant.runs[0].metric, variant.score):.2f}"
 
 
-def _change(variant: Variant, reference: Variant) -> str:
+def _show_change(variant: Variant, reference: Variant) -> str:
     """Return a signed change: of a share in points, of an error in percent."""
     worse = lost(variant, reference)
     change = worse if variant.runs[0].metric in LOWER_IS_BETTER else -worse
     return f"{round(change, 2) + 0.0:+.2f}"  # 0.0 takes the sign off a zero
 
 
-def _unit(subject: Subject) -> str:
+def _axis_unit(subject: Subject) -> str:
     return "percent" if subject.metric in LOWER_IS_BETTER else "points"
 
 
-def _saved(variant: Variant) -> str:
+def _show_saved(variant: Variant) -> str:
     shares = (variant.mean(lambda run: run.bytes_saved), variant.mean(lambda run: run.macs_saved))
     return " and ".join(f"{100 * (share or 0.0):.1f} %" for share in shares)
 
 
-def _percent(variant: Variant, quantity: Callable[[RunResult], float]) -> str:
+def _show_percent(variant: Variant, quantity: Callable[[RunResult], float]) -> str:
     value = variant.mean(quantity)
     return "" if value is None or variant.runs[0].simulated else f"{100 * value:.1f}"
 
 
-def _number(value: float | None) -> str:
+def _show_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"

@@ -39,7 +39,7 @@ def _write_all(folder: Path, contents: Mapping[str, str | bytes], option: str) -
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if TEXT in contents:
-            for name in _pictures(folder / TEXT) - contents.keys():
+            for name in _find_pictures(folder / TEXT) - contents.keys():
                 (folder / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
@@ -101,7 +101,7 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
     return escape("\n".join([*lines, *(table.markdown() for table in all_tables)]), quote=False)
 
 
-def _pictures(text: Path) -> set[str]:
+def _find_pictures(text: Path) -> set[str]:
     """Return the file names of a report's pictures."""
     page = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
     return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", page, flags=re.MULTILINE))

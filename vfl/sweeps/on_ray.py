@@ -114,7 +114,7 @@ class OnRay(Executor[RayRun]):
         look = self.ray.remote(num_cpus=0, max_retries=0)(Origin.check)
         there = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         looks = {  # of no CPU, so that a busy node answers as well
-            look.options(scheduling_strategy=there(node["NodeID"], soft=False)).remote(self.origin): _name(node)
+            look.options(scheduling_strategy=there(node["NodeID"], soft=False)).remote(self.origin): _node_name(node)
             for node in self._nodes()
         }
         done, silent = self.ray.wait(list(looks), num_returns=len(looks), timeout=CHECK_S)
@@ -124,7 +124,7 @@ class OnRay(Executor[RayRun]):
                 raise ConfigError(f"--on ray: node {looks[silent[0]]} did not answer within {CHECK_S:.0f} s")
         except (self.ray.exceptions.RayError, ConfigError) as error:
             self.unmark()
-            raise ConfigError(_line(error)) from None
+            raise ConfigError(_first_line(error)) from None
 
     def start(self, run: QueuedRun, runs_dir: Path) -> RayRun:
         """Submit a run to Ray, which has room for it."""
@@ -149,7 +149,7 @@ class OnRay(Executor[RayRun]):
             if interrupted:  # Ray passes on nothing more, not always with an error; the process is about to save
                 wait_until_free(handle.run_dir)
                 return RunEnded(finished=False)
-            why = "its events ended before it did" if isinstance(error, StopIteration) else _line(error)
+            why = "its events ended before it did" if isinstance(error, StopIteration) else _first_line(error)
             if isinstance(error, ConfigError):  # Ray gives its error the class of what was raised on the node as well
                 raise ConfigError(why) from None
             if isinstance(error, exceptions.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
@@ -184,7 +184,7 @@ class OnRay(Executor[RayRun]):
 
     def _name_of(self, node_id: str) -> str:
         if node_id not in self._names:
-            self._names = {node["NodeID"]: _name(node) for node in self.ray.nodes()}
+            self._names = {node["NodeID"]: _node_name(node) for node in self.ray.nodes()}
         return self._names[node_id]
 
 
@@ -230,7 +230,7 @@ def on_ray(address: str | None, jobs: int | None, resources: Resources) -> Gener
         ray = import_module("ray")
     except ImportError:
         raise ConfigError("--on ray: needs Ray; install it with: pip install 'lvfl[ray]'") from None
-    _connect(ray, address)
+    _connect_to_ray(ray, address)
     signal.signal(signal.SIGTERM, handler)
     executor = OnRay(ray, jobs, resources)
     try:
@@ -240,7 +240,7 @@ def on_ray(address: str | None, jobs: int | None, resources: Resources) -> Gener
         ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect_to_ray(ray: Any, address: str | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
         if address is None:
@@ -252,14 +252,14 @@ def _connect(ray: Any, address: str | None) -> None:
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         ray.shutdown()
         target = f"ray={address}: give HOST:PORT of a cluster that this machine belongs to" if address else "ray"
-        raise ConfigError(f"--on {target} ({_line(error)})") from None
+        raise ConfigError(f"--on {target} ({_first_line(error)})") from None
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return an error, or the one on a node that caused it, in one line."""
     return one_line(getattr(error, "cause", None) or error)
 
 
-def _name(node: dict[str, Any]) -> str:
+def _node_name(node: dict[str, Any]) -> str:
     """Return the name that a node was given when it was started, else its machine's name."""
     return node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]

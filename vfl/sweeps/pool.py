@@ -76,7 +76,7 @@ class LocalProcesses(Executor[LocalRun]):
             event: Event = handle.pipe.recv()
         except (EOFError, OSError):  # the process has closed its end without saying how it ended: it died
             handle.process.join()
-            return _death(handle.process.exitcode or 0, interrupted=interrupted)
+            return _describe_death(handle.process.exitcode or 0, interrupted=interrupted)
         if isinstance(event, RunEnded):
             handle.process.join()
         return event
@@ -91,7 +91,7 @@ class LocalProcesses(Executor[LocalRun]):
         handle.process.join()
 
 
-def _death(code: int, *, interrupted: bool) -> RunEnded:
+def _describe_death(code: int, *, interrupted: bool) -> RunEnded:
     if interrupted:
         return RunEnded(finished=False)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

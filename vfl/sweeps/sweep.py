@@ -90,7 +90,7 @@ def train_sweep(
     ConfigError for a folder that holds other runs or that another process works in, KeyboardInterrupt at the end of a
     sweep that a signal has ended.
     """
-    fixed = _fixed(sweep, folder, executor, console)
+    fixed = _fixed_settings(sweep, folder, executor, console)
     state = SweepState(folder, keep_checkpoints)
     state.add(sweep.runs(fixed["threads"]))
     if unfinished := [run for run in state.runs if run.folder not in state.summaries]:
@@ -98,7 +98,7 @@ def train_sweep(
     executor.open_folder(state.runs_dir)
     view = SweepView(console, len(state.runs), state.runs_dir)
     with only_process_in(folder), view:
-        _train(state, fixed, executor, view)
+        _train_runs(state, fixed, executor, view)
     return state
 
 
@@ -108,7 +108,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
     Minutes are estimated from the mean of the finished runs. Raises ConfigError as ``train_sweep``.
     """
     state = SweepState(folder, keep_checkpoints=True)
-    state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True))["threads"]))
+    state.add(sweep.runs(_fixed_settings(sweep, folder, executor, Console(quiet=True))["threads"]))
     finished = {run.folder: run.folder in state.summaries for run in state.runs}
     lines = [f"{name}: {'finished' if done else 'to be trained'}" for name, done in finished.items()]
     done, every = sum(finished.values()), len(finished)
@@ -119,7 +119,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
     return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
 
 
-def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
+def _train_runs(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
     """Train the runs that have neither finished nor failed."""
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
@@ -137,7 +137,7 @@ def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, v
         raise KeyboardInterrupt(signal_name)
 
 
-def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
+def _fixed_settings(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
     """Return the values that are fixed until the sweep is finished, wherever it continues; the manifest holds them."""
     if (folder / MANIFEST).exists():
         fixed = read_manifest(folder, "threads")
@@ -172,8 +172,8 @@ def write_tables(
             summary = summaries[run.folder]
             status, result = "finished", {**summary, **score(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
-        settings = [_cell(run.settings.get(key, "")) for key in keys]
-        outcome = [_cell(result.get(name, "")) for name in results]
+        settings = [_show_cell(run.settings.get(key, "")) for key in keys]
+        outcome = [_show_cell(result.get(name, "")) for name in results]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
     write_csv(folder / TABLE, rows)
     write_csv(folder / TIMES, times)
@@ -185,5 +185,5 @@ def score(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"metric": metric, "score": values[metric]}
 
 
-def _cell(value: Any) -> Any:
+def _show_cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value

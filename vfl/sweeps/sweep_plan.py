@@ -105,7 +105,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises ConfigError, one line, for anything that is wrong, including an empty sweep and two equal runs.
     """
     path = find_config(path)
-    file = _parse(path)
+    file = _parse_sweep(path)
     file = file.beside(path.parent)
     inherited = read_settings(find_config(file.base, path.parent))
     check_inherited(path.parent / file.base, inherited)
@@ -115,7 +115,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
     base = lay_over(inherited, file.settings | overridden)
     parse_config(base)  # an error of the base should not name the first run's settings
-    points = _points(path, file)
+    points = _grid_points(path, file)
     sweep = Sweep(file.name, base, points, file.resources)
     name, runs = Counter(folder_name(point, sweep.varied) for point in points).most_common(1)[0]
     if runs > 1:
@@ -133,7 +133,7 @@ def folder_name(settings: Settings, varied: Iterable[str] = ()) -> str:
     return "-".join(f"{short[key]}{_value_name(value)}" for key, value in settings.items()) or "base"
 
 
-def _parse(path: Path) -> SweepFile:
+def _parse_sweep(path: Path) -> SweepFile:
     values = read_yaml(path)
     if "base" not in values:
         raise ConfigError(f"{path}: base: is missing; if it is one experiment, use lvfl train")
@@ -145,7 +145,7 @@ def _parse(path: Path) -> SweepFile:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
+def _grid_points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
     for key, values in file.grid.items():
         if not values:
             raise ConfigError(f"{path}: grid.{key}: is empty; list at least one value")

@@ -38,7 +38,7 @@ class Running:
         """Return the time of day at which it should end, "" before its first round here."""
         trained = self.done - self.first
         seconds = (time.monotonic() - self.began_s) / max(1, trained) * (self.rounds - self.done)
-        return _clock(seconds) if trained else ""
+        return _clock_time(seconds) if trained else ""
 
 
 @dataclass
@@ -129,10 +129,10 @@ class SweepView:
             return counts
         to_do = self.total - ended - sum(run.done / run.rounds for run in self.running.values())
         seconds = (time.monotonic() - self.started_s) / self.worked * to_do
-        return f"{counts}; about {max(1.0, seconds / 60):.0f} min to go, until {_clock(seconds)}"
+        return f"{counts}; about {max(1.0, seconds / 60):.0f} min to go, until {_clock_time(seconds)}"
 
 
-def _clock(seconds: float) -> str:
+def _clock_time(seconds: float) -> str:
     """Return the time of day in ``seconds`` from now, with the date if that is another day."""
     end = time.localtime(time.time() + seconds)
     today = end[:3] == time.localtime()[:3]

@@ -50,7 +50,7 @@ def train(run: QueuedRun, runs_dir: Path, tell: Callable[[Event], None]) -> None
                 console.print(f"warning: {message}")
 
             warnings.showwarning = show_warning
-            tell(_outcome(run, runs_dir, console, tell))
+            tell(_describe_end(run, runs_dir, console, tell))
     except (OSError, ConfigError) as error:
         tell(RunEnded(finished=False, error=one_line(error), may_pass=_may_pass(error)))
 
@@ -59,7 +59,7 @@ def _may_pass(error: Exception) -> bool:
     return failure_code(error) == TRY_LATER
 
 
-def _outcome(run: QueuedRun, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> RunEnded:
+def _describe_end(run: QueuedRun, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> RunEnded:
     try:
         own = run.prepare(runs_dir)
         run_dir, callbacks = runs_dir / run.folder, [*own, Tell(tell)]

@@ -145,7 +145,7 @@ def test_a_program_that_rounds_to_too_many_devices_is_repaired(monkeypatch):
     def all_of_them(inverse_steps_K, needs_K):
         return np.full(len(needs_K), 1 / len(needs_K)), 1 / len(needs_K)
 
-    monkeypatch.setattr("vfl.horizontal.wireless.linear_program._solve", all_of_them)
+    monkeypatch.setattr("vfl.horizontal.wireless.linear_program._solve_program", all_of_them)
     repaired = 0
     for seed in range(20):
         cell = random_cell(np.random.default_rng(seed))

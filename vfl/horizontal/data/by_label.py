@@ -69,7 +69,7 @@ def classes(
                 f"{field}: class {label} has {len(rows)} training samples, its {len(holders)} clients need "
                 f"{needed_rows}; lower it or raise data.train_samples"
             )
-        shares = np.array_split(rows, len(holders)) if samples_per_client is None else _cut(rows, quotas)
+        shares = np.array_split(rows, len(holders)) if samples_per_client is None else _cut_rows(rows, quotas)
         for client, share in zip(holders.tolist(), shares, strict=True):
             parts[client].append(share)
     return ascending([np.concatenate(shares) for shares in parts])
@@ -91,7 +91,7 @@ def _shuffled_class(labels: NDArray[np.int64], label: int, seed: int) -> Rows:
     return stream(seed, f"class {label}").permutation(np.flatnonzero(labels == label))
 
 
-def _cut(rows: Rows, sizes: NDArray[np.int64]) -> Sequence[Rows]:
+def _cut_rows(rows: Rows, sizes: NDArray[np.int64]) -> Sequence[Rows]:
     """Return pieces of the given sizes from the first row on; the rest is not used."""
     return np.split(rows, sizes.cumsum())[:-1]
 
@@ -151,7 +151,7 @@ def dirichlet(labels_N: Tensor, clients: int, alpha: float, seed: int, min_sampl
             "min_samples or horizontal.clients"
         )
     shares = [
-        _cut(_shuffled_class(labels, label, seed), sizes_M)
+        _cut_rows(_shuffled_class(labels, label, seed), sizes_M)
         for label, sizes_M in zip(present.tolist(), sizes_KM, strict=True)
     ]
     return ascending([np.concatenate(rows) for rows in zip(*shares, strict=True)])

@@ -51,11 +51,11 @@ def partition_samples(
             )
         names, rows = natural(owners, clients, seed, settings.min_samples)
         return SamplePartition(names, tuple(rows))
-    rows = _divide(settings, train, clients, seed)
+    rows = _divide_samples(settings, train, clients, seed)
     return SamplePartition(tuple(f"client_{number}" for number in range(1, clients + 1)), tuple(rows))
 
 
-def _divide(config: SamplePartitionConfig, train: Samples, clients: int, seed: int) -> list[Tensor]:
+def _divide_samples(config: SamplePartitionConfig, train: Samples, clients: int, seed: int) -> list[Tensor]:
     labels = train.labels
     assert labels is not None
     if config.kind in BY_LABEL and labels.dim() != 1:

@@ -47,8 +47,8 @@ def split_table(partition: SamplePartition, counts: Tensor, classes: Sequence[st
 
     Of many clients some are listed, from the smallest to the largest at even ranks of size.
     """
-    rows = _shown(partition.sizes)
-    table = Table(title=_headline(partition.sizes, counts), box=SIMPLE_HEAD, pad_edge=False)
+    rows = _client_rows(partition.sizes)
+    table = Table(title=_split_headline(partition.sizes, counts), box=SIMPLE_HEAD, pad_edge=False)
     if len(rows) < len(partition):
         table.caption = f"{len(rows)} of {len(partition)} clients, from the smallest to the largest"
     table.add_column("client", no_wrap=True)
@@ -56,13 +56,13 @@ def split_table(partition: SamplePartition, counts: Tensor, classes: Sequence[st
     few = len(classes) <= COUNTED_CLASSES
     if few:
         for name in classes:
-            table.add_column(escape(_visible(name)), justify="right")
+            table.add_column(escape(_visible_name(name)), justify="right")
     else:
         table.add_column("classes", justify="right")
         table.add_column("most frequent")
     for client in rows:
         mine = cast(list[int], counts[client].tolist())
-        cells = [str(count or "·") for count in mine] if few else _frequent(mine, classes)
+        cells = [str(count or "·") for count in mine] if few else _frequent_cells(mine, classes)
         table.add_row(escape(partition.names[client]), str(partition.sizes[client]), *cells)
     return table
 
@@ -75,20 +75,20 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
     """
     names_fit = len(partition) <= NAMED_BARS
     order = list(range(len(partition))) if names_fit else _by_size_and_class(partition.sizes, counts)
-    colors = _colors(len(classes))
+    colors = _class_colors(len(classes))
     figure = Figure(figsize=(9, 4.8), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    _stack(
+    _stack_bars(
         axes, counts[order].numpy(), [colors(index) for index in range(len(classes))], width=0.8 if names_fit else 1.0
     )
-    axes.set_title(_headline(partition.sizes, counts), fontsize=10, loc="left")
+    axes.set_title(_split_headline(partition.sizes, counts), fontsize=10, loc="left")
     axes.set_xlabel("Client" if names_fit else f"{len(partition)} clients, ordered by size")
     axes.set_ylabel("Samples" if int(counts.sum()) == sum(partition.sizes) else "Labels (characters)")
     if names_fit:
         # A name is text, not TeX: a dollar sign would be read as its beginning.
         axes.set_xticks(range(len(partition)), partition.names, rotation=90, fontsize=8, parse_math=False)
     if len(classes) <= COUNTED_CLASSES:
-        names = [_visible(name) for name in classes]
+        names = [_visible_name(name) for name in classes]
         legend = figure.legend(axes.collections, names, loc="outside right upper", frameon=False, reverse=True)
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -100,7 +100,7 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
     FigureCanvasAgg(figure).print_png(path)
 
 
-def _stack(axes: Axes, counts_NK: NDArray[np.int64], colors: Sequence[tuple[float, ...]], width: float) -> None:
+def _stack_bars(axes: Axes, counts_NK: NDArray[np.int64], colors: Sequence[tuple[float, ...]], width: float) -> None:
     """Draw the rectangles of each class as one collection: axes.bar makes an object of every single one."""
     tops_NK = counts_NK.cumsum(axis=1)
     for index, color in enumerate(colors):
@@ -115,14 +115,14 @@ def _stack(axes: Axes, counts_NK: NDArray[np.int64], colors: Sequence[tuple[floa
     axes.set_ylim(0, 1.05 * tops_NK[:, -1].max())
 
 
-def _headline(sizes: Sequence[int], counts: Tensor) -> str:
+def _split_headline(sizes: Sequence[int], counts: Tensor) -> str:
     class_counts = (counts > 0).sum(dim=1)
     clients = "1 client" if len(sizes) == 1 else f"{len(sizes)} clients"
-    samples = _spread(torch.tensor(sizes))
-    return f"{clients}, {sum(sizes)} samples, each {samples} samples and {_spread(class_counts)} classes"
+    samples = _show_spread(torch.tensor(sizes))
+    return f"{clients}, {sum(sizes)} samples, each {samples} samples and {_show_spread(class_counts)} classes"
 
 
-def _spread(values: Tensor) -> str:
+def _show_spread(values: Tensor) -> str:
     """Return the range and median of whole numbers, or the number that they all are."""
     low, high = int(values.min()), int(values.max())
     return str(low) if low == high else f"{low} to {high} (median {int(values.median())})"
@@ -133,7 +133,7 @@ def _by_size_and_class(sizes: Sequence[int], counts: Tensor) -> list[int]:
     return sorted(range(len(sizes)), key=lambda client: (-sizes[client], main[client]))
 
 
-def _shown(sizes: Sequence[int]) -> list[int]:
+def _client_rows(sizes: Sequence[int]) -> list[int]:
     """Return the clients that the table lists."""
     if len(sizes) <= LISTED_CLIENTS:
         return list(range(len(sizes)))
@@ -142,19 +142,19 @@ def _shown(sizes: Sequence[int]) -> list[int]:
     return [by_size[rank * (len(sizes) - 1) // (SHOWN_OF_MANY - 1)] for rank in range(SHOWN_OF_MANY)]
 
 
-def _frequent(counts: Sequence[int], classes: Sequence[str]) -> list[str]:
+def _frequent_cells(counts: Sequence[int], classes: Sequence[str]) -> list[str]:
     """Return the number of classes held and the most frequent ones with their counts."""
     present = sorted((index for index, count in enumerate(counts) if count), key=lambda index: -counts[index])
-    most_frequent = [f"{_visible(classes[index])}: {counts[index]}" for index in present[:FREQUENT]]
+    most_frequent = [f"{_visible_name(classes[index])}: {counts[index]}" for index in present[:FREQUENT]]
     return [str(len(present)), escape(", ".join(most_frequent))]
 
 
-def _visible(name: str) -> str:
+def _visible_name(name: str) -> str:
     """Return a class name that is visible: characters of a text may be blanks or quotes."""
     return name if any(map(str.isalnum, name)) else repr(name)
 
 
-def _colors(classes: int) -> Colormap:
+def _class_colors(classes: int) -> Colormap:
     if classes <= COUNTED_CLASSES:
         return mpl.colormaps["tab10"]
     return ListedColormap(mpl.colormaps["turbo"](torch.linspace(0, 1, classes).numpy()))

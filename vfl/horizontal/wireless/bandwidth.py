@@ -32,13 +32,13 @@ def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     devices_M = np.sort(np.asarray(devices, dtype=np.int64))
     selected = cell.take(devices_M)
     if not len(selected):
-        return _schedule(cell, devices_M, np.empty(0))
+        return _make_schedule(cell, devices_M, np.empty(0))
     least_M = selected.least_transmission_s
     earliest_M = selected.compute_s_K + least_M
     gap_M = earliest_M.max() - earliest_M
 
     def bands(beyond_s: float) -> Floats:
-        return _divide(selected.snr_hz_K, snr_of_excess((beyond_s + gap_M) / least_M))
+        return _divide_band(selected.snr_hz_K, snr_of_excess((beyond_s + gap_M) / least_M))
 
     def balance(beyond_s: float) -> float:
         return cell.bandwidth_hz / float(bands(beyond_s).sum()) - 1
@@ -46,16 +46,16 @@ def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     # [0, latest_s] holds the root: at 0 the device that is last even so would need an infinite band.
     even_M = excess_of_snr(selected.snr_hz_K * len(selected) / cell.bandwidth_hz)
     latest_s = float((even_M * least_M - gap_M).max())  # what an even split reaches is never better
-    beyond_s = _root(balance, 0.0, latest_s)
+    beyond_s = _bisect_root(balance, 0.0, latest_s)
     bands_M = bands(beyond_s)
     # What the root's rounding leaves of the band, or takes too much, is shared in proportion.
-    return _schedule(cell, devices_M, bands_M * (cell.bandwidth_hz / bands_M.sum()))
+    return _make_schedule(cell, devices_M, bands_M * (cell.bandwidth_hz / bands_M.sum()))
 
 
 def split_evenly(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     """Return the round of these devices with a band of B / M each."""
     devices_M = np.sort(np.asarray(devices, dtype=np.int64))
-    return _schedule(cell, devices_M, np.full(len(devices_M), cell.bandwidth_hz / max(1, len(devices_M))))
+    return _make_schedule(cell, devices_M, np.full(len(devices_M), cell.bandwidth_hz / max(1, len(devices_M))))
 
 
 def needed_bands(cell: Cell, seconds: float) -> Floats:
@@ -63,7 +63,7 @@ def needed_bands(cell: Cell, seconds: float) -> Floats:
     least_K = cell.least_transmission_s
     # Below 0 not even an unlimited band is enough: as 0, which makes the band infinite.
     excess_K = (seconds - cell.compute_s_K - least_K) / least_K
-    return _divide(cell.snr_hz_K, snr_of_excess(np.maximum(excess_K, 0.0)))
+    return _divide_band(cell.snr_hz_K, snr_of_excess(np.maximum(excess_K, 0.0)))
 
 
 def drop_neediest(cell: Cell, needs_K: Floats, devices: Indices) -> Indices:
@@ -87,7 +87,7 @@ def quickest(cell: Cell, selected: Sequence[int] | Indices, candidates: Indices)
         needed_hz = needed_bands(selected_cell, seconds).sum() + needed_bands(candidate_cell, seconds).min()
         return cell.bandwidth_hz / float(needed_hz) - 1
 
-    seconds = _root(balance, 0.0, cell.deadline_s)
+    seconds = _bisect_root(balance, 0.0, cell.deadline_s)
     return int(candidates[needed_bands(candidate_cell, seconds).argmin()])
 
 
@@ -120,7 +120,7 @@ def snr_of_excess(excess: Floats) -> Floats:
     return np.where(excess < SERIES_BELOW, excess * (2 + excess * (2 / 3 - excess * 2 / 9)), snr)
 
 
-def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+def _bisect_root(increasing: Callable[[float], float], low: float, high: float) -> float:
     """Return the root of the function, or ``high`` if rounding leaves it below 0 even there."""
     if increasing(high) <= 0:
         return high
@@ -129,12 +129,12 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
     return float(root)  # pyright: ignore[reportArgumentType]  # a tuple only where full_output asks for it
 
 
-def _divide(snr_hz: Floats, snr: Floats) -> Floats:
+def _divide_band(snr_hz: Floats, snr: Floats) -> Floats:
     """Return bands b = (p h^2 / N0) / z, infinite if z is 0: such a device would need an unlimited band."""
     with np.errstate(divide="ignore"):
         return snr_hz / snr
 
 
-def _schedule(cell: Cell, devices_M: Indices, bands_M: Floats) -> Schedule:
+def _make_schedule(cell: Cell, devices_M: Indices, bands_M: Floats) -> Schedule:
     selected = cell.take(devices_M)
     return Schedule(devices_M, bands_M, selected.compute_s_K, transmission_seconds(selected, bands_M))

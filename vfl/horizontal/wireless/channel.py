@@ -32,8 +32,8 @@ class Network:
 
     def __post_init__(self) -> None:
         draw, cell = generator(self.seed, "wireless_cell"), self.settings
-        self.distance_m_K = _uniform(cell.distance_min_m, cell.distance_max_m, self.devices, draw)
-        self.cpu_hz_K = _uniform(cell.cpu_min_hz, cell.cpu_max_hz, self.devices, draw)
+        self.distance_m_K = _draw_uniform(cell.distance_min_m, cell.distance_max_m, self.devices, draw)
+        self.cpu_hz_K = _draw_uniform(cell.cpu_min_hz, cell.cpu_max_hz, self.devices, draw)
 
     def cell(self, round_index: int, steps_K: Indices) -> Cell:
         """Return a round's problem, given each device's steps."""
@@ -65,5 +65,5 @@ def snr_hz(settings: WirelessConfig, distance_m_K: Floats) -> Floats:
     return settings.transmit_power_w * 10 ** (-loss_db_K / 10) / noise_w_per_hz
 
 
-def _uniform(low: float, high: float, count: int, draw: torch.Generator) -> Floats:
+def _draw_uniform(low: float, high: float, count: int, draw: torch.Generator) -> Floats:
     return low + (high - low) * torch.rand(count, generator=draw, dtype=torch.float64).numpy()

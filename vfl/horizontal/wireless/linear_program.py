@@ -24,14 +24,14 @@ def linear_program(cell: Cell) -> Schedule:
     reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)
     if not len(reachable):
         return allocate(cell, [])
-    alpha, theta = _solve(1 / cell.steps_K[reachable], needs_K[reachable] / cell.bandwidth_hz)
+    alpha, theta = _solve_program(1 / cell.steps_K[reachable], needs_K[reachable] / cell.bandwidth_hz)
     selected = np.round(alpha / theta) >= 1
     if not selected.any():
         selected[alpha.argmax()] = True
     return allocate(cell, drop_neediest(cell, needs_K, reachable[selected]))
 
 
-def _solve(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, float]:
+def _solve_program(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, float]:
     """Return alpha [K] and theta; needs are in units of B, so that the program is well scaled.
 
     minimise nu'alpha subject to alpha_i c_i <= beta_i <= alpha_i, sum beta <= theta, sum alpha = 1; theta is at least
