@@ -21,6 +21,10 @@ REQUEST_LIMIT_S = 10.0
 """Longest time of TLS's handshakes and farewells, of a request's head, of its body, and until its answer is taken."""
 MOST_HEAD = 1 << 16
 """Bytes of a request's head; also of what frames the chunks of its body, trailers included."""
+MOST_PIECE = 1 << 14
+"""Bytes of chunks that are parsed at once."""
+END_COST = 16
+"""Bytes of frame for which an end counts: a body full of what looks like one would take a million pieces."""
 _HEAD_END = re.compile(rb"\n\r?\n")
 _CHUNKS_END = re.compile(rb"\r\n\r\n|\r(?:\n\r?)?\Z")
 """The end of a body in chunks, wherever it may be, or the beginning of one."""
@@ -100,7 +104,7 @@ class ClientConnection(HttpToolsProtocol):
         self._body_left, self._frame_left = None, MOST_HEAD
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Take a piece of a body; it is no frame."""
         super().on_body(body)
         self._frame_left += len(body)
 
@@ -148,10 +152,13 @@ class ClientConnection(HttpToolsProtocol):
         if self._body_left is not None:
             piece = self._take(self._body_left)
             self._body_left -= len(piece)
-        elif end := _CHUNKS_END.search(self._waiting):
-            piece = self._take(end.end() if end.end() - end.start() == 4 else end.start())
-        else:
-            piece = self._take(len(self._waiting))
+            return piece
+        size = MOST_PIECE
+        if end := _CHUNKS_END.search(self._waiting, 0, size):
+            whole = len(end[0]) == 4
+            size = end.end() if whole else end.start()
+            self._frame_left -= END_COST if whole else 0
+        piece = self._take(size)
         self._frame_left -= len(piece)
         return piece
 

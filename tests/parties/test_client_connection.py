@@ -344,11 +344,13 @@ def test_who_begins_no_request_or_ends_no_head_is_hung_up_on(pieces: list[bytes]
         (in_chunks(BODY, trailers=b"X: a\r\n" * MOST_HEAD), 413),
         (in_chunks(BODY, trailers=b"X: " + b"a" * MOST_HEAD), 413),
         (in_chunks(BODY).replace(b"\r\n4\r\n", b"\r\n4;" + b"a" * MOST_HEAD + b"\r\n", 1), 413),
+        (in_chunks(b"\r\n" * MOST_HEAD + BODY, size=1 << 20), 413),
+        (in_chunks(b" \r\n\r\n" * 100 + b" " * 900_000 + BODY, size=1000), 200),
         (in_chunks(b" " * MOST_HEAD + BODY, size=1000), 200),
         (request_of(body=b" " * (request_gate.MOST_BODY + 1)), 413),
         (request_of(body=b" " * (request_gate.MOST_BODY - len(BODY)) + BODY), 200),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_heads_and_frames_of_chunks_and_bodies_have_a_largest_size(asked: bytes, status: int):
     came, _ = exchanged(*(asked[at : at + 65536] for at in range(0, len(asked), 65536)))
