@@ -133,9 +133,14 @@ def show(found: "Comparison", console: ShowConsole) -> None:
             name, format_metric(found.metric, value), "" if difference is None else difference.text(), *cells
         )
     console.print(models)
-    owners = numbers_table(f"{title(found.metric)} that LVFL's model loses without an owner", ("owner", "lost"), "")
+    owners = numbers_table(
+        f"{title(found.metric)} that LVFL's model loses without an owner",
+        ("owner", "lost", *(["knows alone"] * bool(found.own))),
+        "",
+    )
     for owner, difference in found.owners.items():
-        owners.add_row(owner, difference.text())
+        alone = [format_metric(found.metric, found.own[owner])] if owner in found.own else []
+        owners.add_row(owner, difference.text(), *alone)
     console.print(owners)
     columns = numbers_table(f"{title(found.metric)} lost without a column", ("owner", "column", "lost"), "")
     for owner, lost in found.columns.items():

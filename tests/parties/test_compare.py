@@ -236,10 +236,12 @@ def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):
 
 
 def test_owners_who_hold_the_labels_are_compared_with_owners_who_never_meet(config: ExperimentConfig, tmp_path: Path):
-    training = config.training.model_copy(update={"labels": "shared", "rounds": 2})
+    training = config.training.model_copy(update={"labels": "shared", "rounds": 2, "auxiliary": 1.0})
     found = compare_models(config.model_copy(update={"training": training}), tmp_path, Console(quiet=True))
     apart = Run(tmp_path / "apart")
     assert apart.config.training.local_rounds == 2
+    alone = Run(tmp_path / "lvfl").summary["alone"]
+    assert found.own == {owner: metrics[found.metric] for owner, metrics in alone.items()}
     assert found.meeting is not None
     assert found.meeting["gain"]["value"] == pytest.approx(found.reached["lvfl"] - found.reached["apart"])
     sent = [run.summary["uplink_bytes"] + run.summary["downlink_bytes"] for run in (Run(tmp_path / "lvfl"), apart)]

@@ -81,6 +81,9 @@ class Comparison:
     """With shared labels: what training together adds to owners that learn alone and average; its text, gain, bytes and
     seconds more."""
 
+    own: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Metric of each owner's own classifier on its test rows; empty without ``training.auxiliary``."""
+
     def headline(self) -> str:
         """Return one line: the gain from the other owners, its cost, and a warning if the tested rows are too few."""
         owners, many = " and ".join(self.others), len(self.others) > 1
@@ -250,6 +253,7 @@ def comparison_of(
         summary["train_macs"],
         {name: _calibration_of(task, each, labels_M) for name, each in found.items()} if task.names else {},
         meeting,
+        {name: metrics[task.metric] for name, metrics in summary.get("alone", {}).items()},
     )
     write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
     return comparison
