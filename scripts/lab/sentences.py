@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MOST_WORDS = 30
-MOST_LONG = 29
+MOST_LONG = 0
 LEFT_OUT = (
     re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE),
     re.compile(r"<!--.*?-->", re.DOTALL),
@@ -21,7 +21,7 @@ LEFT_OUT = (
 )
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*- |\s*\d+\. )")
-SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"])|(?<=[.!?]\*\*))\s+(?=[\"'`*(A-Z0-9])")
+SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"])|(?<=[.!?]\*\*))\s+(?=[\"'`*(A-Z0-9]|lvfl )")
 
 
 def main() -> int:
