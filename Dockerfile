@@ -3,7 +3,7 @@
 ARG BASE=docker.io/library/python:3.13-slim
 FROM ${BASE} AS build
 ARG TORCH="--index-url https://download.pytorch.org/whl/cpu torch torchvision"
-RUN python3 -m venv /opt/lvfl && /opt/lvfl/bin/pip install --no-cache-dir ${TORCH}
+RUN python3 -m venv /opt/lvfl && /opt/lvfl/bin/pip install --no-cache-dir --no-compile ${TORCH}
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY configs configs
@@ -11,12 +11,15 @@ COPY models models
 COPY parties parties
 COPY scripts scripts
 COPY vfl vfl
-# Headers, the packages' own tests and pip are of no use in a process that serves; compiled modules are: the root file
-# system is read-only.
-RUN /opt/lvfl/bin/pip install --no-cache-dir ".[serve]" \
+# Headers, the packages' own tests, parts of Arrow that lvfl never loads, and pip are of no use in a process that serves.
+RUN /opt/lvfl/bin/pip install --no-cache-dir --no-compile ".[serve]" \
     && cd /opt/lvfl/lib/python3*/site-packages \
-    && find . -type d \( -name tests -o -path ./torch/include -o -path ./pyarrow/include -o -path ./torch/bin \) -prune -exec rm -r {} + \
-    && rm -r pip pip-*
+    && find . -type d \( -name tests -o -path ./torch/include -o -path ./pyarrow/include \) -prune -exec rm -r {} + \
+    && rm -rf pip pip-* torch/test pyarrow/*flight* pyarrow/*substrait*
+# The root file system is read-only: what a training and a service import is compiled here, by a training of one round.
+RUN cd /tmp && PATH=/opt/lvfl/bin:$PATH \
+    && lvfl train quickstart_tables training.rounds=1 --processes --run-dir run && rm -r run \
+    && python3 -c "import vfl.parties.serving.score_server, vfl.parties.serving.serving_party, vfl.parties.matching.processes"
 
 FROM ${BASE}
 COPY --from=build /opt/lvfl /opt/lvfl
