@@ -150,11 +150,16 @@ def test_a_package_can_be_built_of_what_the_image_copies_and_no_more(tmp_path: P
 def test_what_the_image_drops_is_no_part_of_a_program(tmp_path: Path):
     (step,) = [value for name, value in INSTRUCTIONS if name == "RUN" and "find" in value]
     packages = tmp_path / "lib" / "python3.13" / "site-packages"
-    kept = ["torch/__init__.py", "torch/lib/libtorch.so", "pyarrow/lib.so", "sklearn/base.py"]
+    kept = [
+        "torch/__init__.py",
+        "torch/lib/libtorch.so",
+        "torch/bin/torch_shm_manager",
+        "pyarrow/lib.so",
+        "sklearn/base.py",
+    ]
     dropped = [
         "torch/include/a.h",
         "pyarrow/include/a.h",
-        "torch/bin/protoc",
         "torch/test/t",
         "pyarrow/libarrow_flight.so",
         "sklearn/tests/t.py",
