@@ -19,7 +19,8 @@ from sklearn.utils import estimator_checks
 from torch import nn
 
 import vfl
-from vfl.config import dump_config
+from vfl.base.errors import Diverged
+from vfl.config import ConfigError, dump_config
 from vfl.core.privacy.epsilon import epsilon_of
 
 N = 240
@@ -408,6 +409,54 @@ def test_epsilon_and_a_warning_count_what_moves_the_whole_batch(given: dict[str,
     lines = [str(each.message) for each in told if "moves its whole batch" in str(each.message)]
     assert len(lines) == (mover is not None)
     assert all(mover is not None and mover in line for line in lines)
+
+
+ODD: dict[str, Any] = {
+    "array": (lambda rows: rows, "1"),
+    "tensor": (torch.from_numpy, "1"),
+    "frame": (lambda rows: pd.DataFrame(rows, columns=["a", "b", "c"]), "'b'"),
+    "dataset": (lambda rows: [*torch.from_numpy(rows)], "1"),
+}
+
+
+class Filled(Net):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows.nan_to_num(0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [*ODD])
+@pytest.mark.parametrize("test", [0.2, [3, 4, 5, 6, 7, 8]])
+def test_a_value_that_is_not_finite_is_named_by_owner_row_and_column(value: float, kind: str, test: Any):
+    make, column = ODD[kind]
+    right = X[:, 3:].copy()
+    right[7, 1] = value
+    with pytest.raises(ConfigError, match=f"^parties: right: row 7, column {column}, holds {value:g}; "):
+        vfl.fit(parties(right=make(right)), Y, test=test, settings=QUICK)
+
+
+def test_a_model_that_embeds_such_values_trains_and_predictions_of_others_say_which_row_is_lost():
+    right = X[:, 3:].copy()
+    right[7, 1] = np.nan
+    filled = [parties()[0], vfl.Party("right", right, Filled())]
+    assert np.isfinite(vfl.fit(filled, Y, settings=QUICK).predict({"left": X[:, :3], "right": right})).all()
+    run = vfl.fit(parties(), Y, settings=QUICK)
+    with pytest.warns(UserWarning, match="^samples: right: row 7, column 1, holds nan"):
+        predicted = run.predict({"left": X[:, :3], "right": right})
+    assert np.flatnonzero(np.isnan(predicted).any(axis=1)).tolist() == [7]
+
+
+def test_too_high_a_rate_is_not_blamed_on_the_data():
+    with pytest.raises(Diverged, match="learning_rate"):
+        vfl.fit(parties(), Y, settings=QUICK | {"training.optimizer.learning_rate": 1e30})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_label_that_is_not_finite_is_named_by_its_row(value: float):
+    labels = X[:, 0].astype(float)
+    labels[9] = value
+    with pytest.raises(ConfigError, match=r"^y: holds NaN or infinity: row 9"):
+        vfl.fit(parties(), labels, settings=QUICK)
 
 
 def test_rows_of_a_data_frame_are_its_rows():

@@ -13,9 +13,10 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of, with_names
+from vfl.base.errors import Diverged
 from vfl.base.modules import copy_model
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
@@ -100,7 +102,21 @@ class ObjectsRun(Run):
                 batch = torch.arange(start, min(start + size, count))
                 parts = [model(rows[name][batch]) for name, model in self._models.items()]
                 batches.append(self._task.predictions(self.head(torch.cat(parts, dim=1))))
-        return torch.cat(batches).numpy()
+        predictions_NC = torch.cat(batches)
+        if not predictions_NC.isfinite().all():
+            for line in islice(_causes(rows, self._models), 1):
+                warnings.warn(f"samples: {line}; its prediction is NaN", stacklevel=2)
+        return predictions_NC.numpy()
+
+
+def _causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Iterator[str]:
+    """Yield, as a line, owner, row and column of values that are not finite and that the owner's model cannot embed."""
+    for name, rows in own.items():
+        model = copy_model(models[name]).eval()
+        for row, what in rows.not_finite():
+            with torch.inference_mode():
+                if not model(row).isfinite().all():
+                    yield f"{name}: {what}"
 
 
 def fit(
@@ -155,7 +171,12 @@ def fit(
     build = partial(_build, split, given, built)
     folder = Path(tempfile.mkdtemp(prefix="lvfl-"), "run") if run_dir is None else Path(run_dir)
     console = ShowConsole() if verbose else Console(quiet=True)
-    outcome = run_experiment(config, folder, resume=resume, console=console, extra_callbacks=callbacks, build=build)
+    try:
+        outcome = run_experiment(config, folder, resume=resume, console=console, extra_callbacks=callbacks, build=build)
+    except Diverged:
+        for line in _causes(own, {party.name: party.model for party in parties}):
+            raise ConfigError(f"parties: {line}; mend it, or give a model that embeds such rows") from None
+        raise
     if not outcome.finished:
         raise outcome.interruption(folder)
     trainer = built[0].server.trainer
@@ -238,7 +259,8 @@ def _labels(values: NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
         raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            raise ConfigError("y: holds NaN or infinity")
+            first = int(np.isfinite(values).argmin())
+            raise ConfigError(f"y: holds NaN or infinity: row {first} has {values[first]:g}")
         return torch.from_numpy(values.astype(np.float64)), ()
     check_labels(values)
     names, codes = classes_of(values, "give two or more, or float for amounts")

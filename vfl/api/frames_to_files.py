@@ -222,12 +222,13 @@ def check_labels(labels_N: NDArray[Any]) -> None:
     """Raise ConfigError, which counts them, for labels that are missing: None, NaN, NaT or pandas' NA."""
     kind = labels_N.dtype.kind
     if kind == "O":  # pandas' NA is neither equal nor unequal to itself
-        equal = (None if each is None else each == each for each in labels_N.tolist())
-        missing = sum(not (isinstance(each, bool | np.bool_) and each) for each in equal)
+        equal = [None if each is None else each == each for each in labels_N.tolist()]
+        lacks_N = np.array([not (isinstance(each, bool | np.bool_) and each) for each in equal], bool)
     else:
-        missing = int((labels_N != labels_N).sum()) if kind in "fcmM" else 0
-    if missing:
-        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows; leave these rows out")
+        lacks_N = labels_N != labels_N if kind in "fcmM" else np.zeros(len(labels_N), bool)
+    if missing := int(lacks_N.sum()):
+        which = f"such as row {int(lacks_N.argmax())}" if missing > 1 else f"row {int(lacks_N.argmax())}"
+        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows, {which}; leave these rows out")
 
 
 def classes_of(labels_N: NDArray[Any], fix: str) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -1,6 +1,8 @@
 """A Python program's tensors, arrays and datasets, read by row and never copied as a whole."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's own signatures are partly untyped.
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vfl.base.errors import ConfigError, one_line
+from vfl.data.samples import ROWS_AT_ONCE
 
 DIGESTED = 256
 """Number of evenly spaced rows whose digest identifies such data when a run continues."""
@@ -29,8 +32,12 @@ class Rows:
     ValueError if the data have no rows of one shape.
     """
 
-    def __init__(self, name: str, read: Callable[[Tensor], Tensor], rows: Tensor) -> None:
+    def __init__(
+        self, name: str, read: Callable[[Tensor], Tensor], rows: Tensor, columns: Sequence[object] = ()
+    ) -> None:
         self.name = name
+        self.columns = columns
+        """Names of a data frame's columns; empty for other data."""
         self.read = read
         self.rows = rows
         first = self[torch.arange(min(1, len(rows)))]
@@ -62,9 +69,19 @@ class Rows:
         """Return `DIGESTED` evenly spaced rows as a sample of all."""
         return self[torch.linspace(0, len(self) - 1, min(len(self), DIGESTED)).long()]
 
+    def not_finite(self) -> Iterator[tuple[Tensor, str]]:
+        """Yield each row [1, ...] that holds NaN, infinity or what is too large for float32, and where it does."""
+        for places in torch.arange(len(self)).split(ROWS_AT_ONCE):
+            read = self[places]
+            for row in (~read.isfinite()).flatten(1).any(1).nonzero()[:, 0].tolist():
+                at = (~read[row].isfinite()).nonzero()[0].tolist()
+                column = repr(self.columns[at[0]]) if self.columns else ", ".join(map(str, at))
+                what = f"row {int(self.rows[places[row]])}, column {column}, holds {float(read[row][tuple(at)]):g}"
+                yield read[row : row + 1], what
+
     def take(self, rows: Tensor) -> "Rows":
         """Return some of the rows, not read."""
-        return Rows(self.name, self.read, self.rows[rows])
+        return Rows(self.name, self.read, self.rows[rows], self.columns)
 
 
 def rows_of(name: str, data: object) -> Rows:
@@ -75,7 +92,7 @@ def rows_of(name: str, data: object) -> Rows:
             raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers")
 
         def read(rows: Tensor) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array[rows.numpy()]))  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            return torch.from_numpy(np.ascontiguousarray(array[rows.numpy()]))
 
     elif isinstance(data, Tensor):
         tensor = data.detach()
@@ -87,12 +104,13 @@ def rows_of(name: str, data: object) -> Rows:
         dataset = cast(MapDataset, data)
 
         def read(rows: Tensor) -> Tensor:
-            items = [torch.as_tensor(dataset[row]) for row in cast(list[int], rows.tolist())]  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            items = [torch.as_tensor(dataset[row]) for row in cast(list[int], rows.tolist())]
             return torch.stack(items) if items else torch.stack([torch.as_tensor(dataset[0])])[:0]
 
     else:
         raise ConfigError(f"{name}: {type(data).__name__} is no tensor, array or dataset with a length")
-    found = Rows(name, read, torch.arange(len(cast(MapDataset, data))))
+    columns = cast(Sequence[object], tuple(getattr(cast(Any, data), "columns", ())))
+    found = Rows(name, read, torch.arange(len(cast(MapDataset, data))), columns)
     if len(found) == 0:
         raise ConfigError(f"{name}: holds no sample")
     if found.dim() < 2:
