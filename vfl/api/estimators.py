@@ -44,6 +44,7 @@ from vfl.api.frames_to_files import (
     named_loss,
     other_order,
     owners_of,
+    packed,
     places,
     refuse_repeated,
     weights_of,
@@ -162,7 +163,7 @@ class _Vertical(BaseEstimator):
         state.pop("_trained", None)
         if "_folder" in state:
             state["_named"] = str(self._folder)
-            state["_folder"] = _packed(self._folder, self.run_.folder)
+            state["_folder"] = packed(self._folder, self.run_.folder)
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -487,15 +488,3 @@ def _labels(y: Any) -> NDArray[Any]:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
     # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
     return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
-
-
-def _packed(folder: Path, run: Path) -> bytes:
-    """Return the owners' tables and the files that the run needs to predict, as a ZIP file."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
-        for path in sorted(folder.glob("*.parquet")):
-            file.write(path, path.name)
-        for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
-            if path.is_file():
-                file.write(path, Path("run", path.relative_to(run)))
-    return packed.getvalue()

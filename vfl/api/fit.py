@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -119,6 +120,17 @@ def _causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Iterato
                     yield f"{name}: {what}"
 
 
+@contextmanager
+def _naming_causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Generator[None]:
+    """Turn Diverged into ConfigError where the data are its cause."""
+    try:
+        yield
+    except Diverged:
+        for line in _causes(own, models):
+            raise ConfigError(f"parties: {line}; mend it, or give a model that embeds such rows") from None
+        raise
+
+
 def fit(
     parties: Sequence[Party],
     y: ArrayLike | Tensor,
@@ -167,16 +179,11 @@ def fit(
     split = _split(own, labels_N, weights, classes, tested, config.seed)
     given = GivenModules(models, copy_model(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)
-    built: list[InProcess] = []
-    build = partial(_build, split, given, built)
+    build = partial(_build, split, given, built := list[InProcess]())
     folder = Path(tempfile.mkdtemp(prefix="lvfl-"), "run") if run_dir is None else Path(run_dir)
     console = ShowConsole() if verbose else Console(quiet=True)
-    try:
+    with _naming_causes(own, {party.name: party.model for party in parties}):
         outcome = run_experiment(config, folder, resume=resume, console=console, extra_callbacks=callbacks, build=build)
-    except Diverged:
-        for line in _causes(own, {party.name: party.model for party in parties}):
-            raise ConfigError(f"parties: {line}; mend it, or give a model that embeds such rows") from None
-        raise
     if not outcome.finished:
         raise outcome.interruption(folder)
     trainer = built[0].server.trainer

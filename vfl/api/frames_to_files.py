@@ -8,7 +8,9 @@ Shapes: N rows, F columns.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of numpy are partly unannotated.
 
+import io
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -352,3 +354,15 @@ def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]
 def places(keys: Column, found: Sequence[str]) -> NDArray[np.int64]:
     """Return the index among ``found`` keys of every key [N]."""
     return np.asarray(pc.index_in(keys, value_set=pa.array(found, pa.string()))).astype(np.int64)
+
+
+def packed(folder: Path, run: Path) -> bytes:
+    """Return the owners' tables and the files that the run needs to predict, as a ZIP file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for path in sorted(folder.glob("*.parquet")):
+            file.write(path, path.name)
+        for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
+            if path.is_file():
+                file.write(path, Path("run", path.relative_to(run)))
+    return packed.getvalue()
