@@ -8,7 +8,7 @@ large maps: on 512 channels and 2x2 pixels the product takes about a tenth of th
 On 4x4 pixels in bfloat16 a CPU with AMX is faster at products over the nine inputs of every output, gathered.
 
 Larger maps go through PyTorch's kernels in channels_last, whatever layout they come in. The kernels of the other
-layout reorder what they read and write into blocks of 16 channels, of which a pruned layer fills the last one badly.
+layout reorder what they read and write into blocks of 16 channels; a pruned layer leaves the last one half empty.
 
 Shapes: B samples, C input channels, O output channels, H x W pixels, P = H * W.
 """

@@ -33,7 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
         nargs="*",
         metavar="FOLDER",
         help="attack with what party processes recorded of themselves (privacy.record=true there) in these folders, or "
-        "copies; without a FOLDER in those below RUN, of which configuration and data are read",
+        "copies; without a FOLDER in those below RUN, whose configuration and data are read",
     )
 
 

@@ -78,7 +78,7 @@ def finished_run(arguments: argparse.Namespace) -> Path:
     from vfl.config import ConfigError
 
     if len(arguments.settings) != 1 or any((arguments.table, arguments.label, arguments.key, arguments.run_dir)):
-        raise ConfigError("--processes, --listen: go with the folder of a RUN alone")
+        raise ConfigError("--processes, --listen: work only with the folder of a RUN")
     return Path(arguments.settings[0])
 
 

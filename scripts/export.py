@@ -2,7 +2,7 @@
 
 Writes every party's pruned feature model and the head as torch.export (.pt2) and ONNX files, checks both against
 PyTorch, and adds a card (card.json, card.md: what goes in and comes out, and code that uses them). RUN may also be a
-party's own folder (of lvfl party): then its model alone. Needs: pip install 'lvfl[export]'.
+party's own folder (of lvfl party): then only its model. Needs: pip install 'lvfl[export]'.
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
@@ -21,7 +21,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Export, and tell the folder."""
+    """Export, and show the folder."""
     from vfl.core.export_model import check_tools
     from vfl.predict.export_run import export_run
 

@@ -1,7 +1,7 @@
 """Take part in a training: lvfl party CONFIG --party NAME [key=value ...] [--run-dir DIR].
 
 It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
-checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
+checkpoints in its own folder. Started again after a crash with the same command, it continues where all parties are.
 The same command answers lvfl predict --listen with the trained model. Under torchrun its processes share every batch.
 
 Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server or another party is lost,

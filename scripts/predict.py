@@ -40,8 +40,8 @@ def add_arguments(parser: OneLineParser) -> None:
         action="append",
         default=[],
         metavar="[OWNER=]FILE",
-        help="new rows of an owner to predict; repeated for each. One table alone needs no OWNER if its columns tell "
-        "whose it is, as of one that has all owners' columns; with --listen the label owner's alone",
+        help="new rows of an owner to predict; repeated for each. A single table needs no OWNER if its columns show "
+        "whose it is, or if it has all owners' columns; with --listen only the label owner's",
     )
     parser.add_argument(
         "--split",
@@ -123,7 +123,7 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
     if len(set(tables.values())) > 1:
         raise ValueError(
-            "--table: with --listen name the label owner's alone; the others give theirs to party --samples"
+            "--table: with --listen name only the label owner's; the others give theirs to party --samples"
         )
     return samples_table(config, tables)
 

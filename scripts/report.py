@@ -1,6 +1,6 @@
 """Report on a run or a sweep, or compare several of any kinds: lvfl report RUN|SWEEP ... [--out DIR|FILE.html].
 
-Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG; or FILE.html alone. With
+Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG; or only FILE.html. With
 --figures DIR also every figure as PDF and SVG, for a paper.
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """

@@ -1,7 +1,7 @@
 """Serve a training to party processes: lvfl server CONFIG [key=value ...] [--run-dir DIR] [--resume].
 
 It listens at network.listen, waits for every party of data.partition, and trains. A party that is lost is waited
-for (network.on_party_loss); then the training goes on from the last round that all have saved.
+for (network.on_party_loss); then the training continues from the last round that all have saved.
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party stayed away, 75 what may succeed later (disk, memory,
 port), 130 interrupted after a checkpoint.

@@ -1,6 +1,6 @@
 """Train many runs of one experiment: lvfl sweep SWEEP [key=value ...] [--jobs N] [--on ray] [--out DIR].
 
-The same command goes on where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
+The same command continues where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
 "HParams" of DIR compares them; lvfl report DIR draws them.
 Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 75 what may succeed later (disk, memory),
 130 interrupted after checkpoints.

@@ -1,6 +1,6 @@
 """Train one experiment: lvfl train CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
 
-A run's folder in the place of CONFIG goes on with it: lvfl train --resume RUN [training.rounds=20].
+A run's folder instead of CONFIG continues it: lvfl train --resume RUN [training.rounds=20].
 
 Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m vfl train CONFIG ...
 
@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.config.shipped import check_resumed
 
     if arguments.resume and (wrong := [each for each in arguments.overrides if "=" not in each]):
-        raise ConfigError(f"--resume: takes no folder; name it in the place of CONFIG: lvfl train --resume {wrong[0]}")
+        raise ConfigError(f"--resume: takes no folder; name it instead of CONFIG: lvfl train --resume {wrong[0]}")
     if arguments.resume:
         check_resumed(arguments.config)
     config = load_config(arguments.config, arguments.overrides)

@@ -1,7 +1,7 @@
 """Find the fastest settings for an experiment on this machine, in a few seconds: lvfl tune CONFIG [key=value ...].
 
 Times a training step of the largest party in every precision and memory layout, without pruning and pruned as
-configured, and tells the settings to write. It trains nothing and changes nothing.
+configured, and shows the settings to write. It trains nothing and changes nothing.
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130 interrupted.
 """

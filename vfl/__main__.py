@@ -23,7 +23,7 @@ GROUPS = {
     "look": {
         "report": "show runs or a sweep on one page",
         "status": "show how a run stands, or why a party cannot join",
-        "compare": "tell what the other owners add, and at what cost",
+        "compare": "measure what the other owners add, and at what cost",
         "audit": "attack a finished run, to see what its messages reveal",
     },
     "several owners": {
@@ -48,7 +48,7 @@ OPTIONS = ("-h", "--help", "--version")
 REMOVED_COMMANDS = {
     "doctor": "doctor: removed in 0.2.0; lvfl status CONFIG --party NAME takes its place",
     "benchmark": "benchmark: removed in 0.2.0; lvfl tune CONFIG finds the fastest settings",
-    "distill": "distill: removed in 0.2.0; lvfl compare trains the label owner alone",
+    "distill": "distill: removed in 0.2.0; lvfl compare trains only the label owner",
 }
 """Answer to each command of earlier releases that is no more."""
 

@@ -70,7 +70,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("places", nargs="*", default=[], metavar="key=value", help=where)
 
     def add_party(self) -> None:
-        """Add the arguments that tell the party and its folder."""
+        """Add the arguments that name the party and its folder."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
         self.add_argument("--party", required=True, metavar="NAME", help="name of this party, such as party_1")
         self.add_run_dir("folder of this party (default: runs/NAME-PARTY)")
@@ -176,7 +176,7 @@ class ShowConsole(Console):
         try:
             super()._check_buffer()
         except OSError as error:  # a full disk behind standard output is not the run folder's
-            warning = f"warning: standard output cannot be written ({error.strerror}); the work goes on"
+            warning = f"warning: standard output cannot be written ({error.strerror}); the work continues"
             print(self.told(warning), file=sys.stderr)
             self.on_broken_pipe()
 

@@ -145,7 +145,7 @@ def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, Experimen
     """Write data, keys and configurations, unless an earlier start of the run has; addresses are always new."""
     if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
         shared = config.training.labels == "shared"
-        server_start(config, folder.parent)  # what it refuses is told before any process starts
+        server_start(config, folder.parent)  # it refuses before any process starts
         start = start_of(config, folder.parent)
         split = split_data(config, start.sections if start else {})
         write_split(folder / "data", split, shared_labels=shared, overwrite=True)

@@ -57,7 +57,7 @@ class Terms(Section):
     resolution: Resolutions | None = None
     """None: always whole images, as before there were others."""
     evaluation_rows: Count
-    """Number of test samples, each of which is evaluated a few times in a round at most (``PASSES_IN_ROUND``)."""
+    """Number of test samples; each is evaluated at most a few times in a round (``PASSES_IN_ROUND``)."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:
@@ -117,7 +117,7 @@ def check_party(config: ExperimentConfig, name: str) -> None:
     """Raise ConfigError for a party that is not in the experiment."""
     check_owner(config, name)
     if name not in config.parties:
-        raise ConfigError(f"--party: {name} has labels alone and no model; it runs lvfl server, and lvfl align")
+        raise ConfigError(f"--party: {name} has only labels and no model; it runs lvfl server, and lvfl align")
 
 
 def check_owner(config: ExperimentConfig, name: str) -> None:

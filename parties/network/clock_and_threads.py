@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop, in its thread, after ending gRPC's pending work in it, of which asyncio would complain."""
+    """Close an event loop, in its thread, after ending gRPC's pending work, as asyncio would complain of it."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SETTING = "network.metrics"
 MOST_CONNECTIONS = 16
-"""Most connections at a time; further ones are hung up on."""
+"""Most connections at a time; further ones are closed."""
 MOST_HEAD = 8192
 """Bytes of a request."""
 REQUEST_LIMIT_S = 5.0
@@ -99,9 +99,7 @@ class TrainingPage(Viewer):
                 except asyncio.CancelledError:
                     pass
                 except Exception as error:  # whatever it is, it is no reason to end a training
-                    log(
-                        f"warning: {SETTING}: nobody answers there any more ({plain(str(error))}); the training goes on"
-                    )
+                    log(f"warning: {SETTING}: nobody answers there any more ({plain(str(error))}); training continues")
                 finally:
                     loop.close()
 

@@ -218,7 +218,7 @@ def _reason(error: httptools.HttpParserError) -> str:
 
 
 class PunctualLoop(asyncio.SelectorEventLoop):
-    """An event loop that limits the time of TLS's handshakes and farewells, which uvicorn cannot be told."""
+    """An event loop that limits the time of TLS's handshakes and closings, for which uvicorn has no setting."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
         """Listen as any loop does, with these limits."""

@@ -37,7 +37,7 @@ from vfl.parties.serving.scorer import Scorer
 from vfl.runs.run_folder import read_secret
 
 MOST_CONNECTIONS = 1024
-"""Most connections at a time; further ones are hung up on."""
+"""Most connections at a time; further ones are closed."""
 PREFIX = "lvfl_"
 """Beginning of all metrics' names."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)

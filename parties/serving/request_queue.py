@@ -87,7 +87,7 @@ class RequestQueue:
             await self._wait(IDLE_S)
         if not self._requests:
             return []
-        # Only in a crowd, whose next requests come after the last answers: alone a request waits for nobody.
+        # Only after a batch of several, whose clients ask again after its answers: a single client never waits.
         deadline_s = self._answered_s + self.settings.gather_ms / 1000 if self._crowded else 0.0
         while self.waiting < self.settings.batch and not self.stopping:
             left_s = deadline_s - self.now_s()

@@ -50,7 +50,7 @@ class PredictResponse(BaseModel):
     """Replacement of an owner without a row: serving.when_absent."""
     scores: list[KeyScore]
     unknown: list[str | list[str]]
-    """Keys of which no owner has a row; they have no score."""
+    """Keys that no owner knows; they have no score."""
 
 
 def keys_of(asked: Sequence[Cells], columns: Sequence[str], most: int) -> list[Key]:

@@ -144,7 +144,7 @@ class Scorer:
             if (now := read_run_id(self.run_dir)) != self._run_id:
                 raise ConfigError(f"{self.run_dir} is of run {now} now, the parties serve {self._run_id}; start anew")
             version = await asyncio.to_thread(load_version, self.run_dir, self.config, self.runtime)
-        except Exception as error:  # whatever lies in the folder, the old version goes on
+        except Exception as error:  # whatever is in the folder, the old version keeps answering
             self.log(f"the new version cannot be used, the old one stays: {error}")
             return
         if version.digest == self.version.digest:

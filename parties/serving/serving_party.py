@@ -193,7 +193,7 @@ class Allowance:
 
 
 class NotServing:
-    """A party before the server has said as of which checkpoint it is to answer."""
+    """A party before the server has named the checkpoint from which it answers."""
 
     def handle(self, request: Message) -> Message:
         """Raise MessageError: there is no model yet."""

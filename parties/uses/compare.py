@@ -30,7 +30,7 @@ def serve_comparison(config: ExperimentConfig, run_dir: Path, *, insecure: bool,
     with tempfile.TemporaryDirectory() as folder:
         alone_MC = predicted_alone(config, source, Path(folder) / "alone", own, labels, console)
     answers = opened.run_use(joint_answers, "the owners are compared")
-    # The server knows no name of a column, not even where the label owner would tell it.
+    # The server knows no name of a column, not even if the label owner runs it.
     numbered = {name: [f"column {each}" for each in range(len(own.lost))] for name, own in answers.importance.items()}
     return comparison_of(run_dir, leader, answers, {"alone": alone_MC}, numbered)
 

@@ -177,7 +177,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
     """Return Markdown lines: accuracy of the last tenth, a row per study, a column per method.
 
-    Mean ± sample deviation over seeds; of one seed the value alone.
+    Mean ± sample deviation over seeds; of one seed only the value.
     """
     by_methods: dict[tuple[str, ...], list[list[str]]] = {}
     for study in studies or sorted({row["study"] for row in read_rows(path)}):

@@ -2,7 +2,7 @@
 
 Trains quickstart_tables and a sweep of its ratios below WORK, writes the sweep's report to DOCS/report.html, and takes
 its picture on a desk and on a phone, TensorBoard's after the quickstart, and WORK/hparams.png. Needs Chromium.
-Minutes on one core; the same command goes on where it was interrupted.
+Minutes on one core; the same command continues where it was interrupted.
 """
 
 import argparse

@@ -59,7 +59,7 @@ def test_few_tested_rows_are_told_where_they_cannot_tell_a_gain_from_none(
     alone, together = (torch.stack([-each, each], 1).softmax(1) for each in (good, bad))
     gain = _estimate_difference(task, alone, together, labels)
     told = Comparison("auc", "bank", ("shop",), {}, gain, {}, {}, {}, 0, 0).headline()
-    assert told.endswith("; the tested rows are too few to tell it from 0") == too_few
+    assert ("tested rows" in told) == too_few
 
 
 def test_a_permuted_column_moves_with_all_its_places(tmp_path: Path):

@@ -144,7 +144,7 @@ class _Vertical(BaseEstimator):
 
     @property
     def contributions_(self) -> dict[str, float]:
-        """Loss in the run's test metric without each owner, replaced by placeholders; empty for one owner alone."""
+        """Loss in the run's test metric without each owner, replaced by placeholders; empty for a single owner."""
         check_is_fitted(self, "run_")
         from vfl.base.subsets import lost_without
 

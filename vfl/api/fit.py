@@ -311,7 +311,7 @@ def _split(
         raise ConfigError("test: all samples are test samples; leave some to train on")
     if not len(tests):
         raise ConfigError("test: all test samples have weight 0; name others")
-    # `Rows` stand in the place of tensors: a copy of all features is what they avoid.
+    # `Rows` replace tensors: they avoid a copy of all features.
     parts = [
         PartyData(name, Samples(train, cast(Tensor, rows.take(train))), Samples(tests, cast(Tensor, rows.take(tests))))
         for name, rows in own.items()

@@ -57,7 +57,7 @@ class OwnerTable:
         return replace(self, table=table)
 
     def features(self) -> dict[str, str] | None:
-        """Return the kinds of the columns, none of an owner of labels alone; None lets the training guess."""
+        """Return the kinds of the columns, none for an owner with only labels; None lets the training guess."""
         names = [name for name in self.table.column_names if name not in (self.key, LABEL, WEIGHT)]
         return dict.fromkeys(names, "number") if self.arrays or not names else None
 
@@ -238,7 +238,7 @@ def classes_of(labels_N: NDArray[Any], fix: str) -> tuple[NDArray[Any], NDArray[
     try:
         classes, codes_N = np.unique(labels_N, return_inverse=True)
     except TypeError as error:
-        raise ConfigError(f"y: labels of several types have no order ({one_line(error)}); give text alone") from None
+        raise ConfigError(f"y: labels of several types have no order ({one_line(error)}); give only text") from None
     if len(classes) < 2:
         raise ConfigError(f"y: holds one class only, {classes[0]!r}; {fix}")
     return classes, codes_N

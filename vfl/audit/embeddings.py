@@ -32,7 +32,7 @@ SCORED_ROWS = 500
 """Most rows on which models are scored in each draw: each is a pass of a fresh feature model."""
 SCRATCH_STEPS = 60
 FITTED = 0.05
-"""Loss of the known rows below which a model trained on them alone is finished."""
+"""A model trained only on the known rows is finished below this loss."""
 SCRATCH_BATCH = 64
 DECODER_HIDDEN = (256, 256)
 DECODER_STEPS = 600

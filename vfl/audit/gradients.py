@@ -27,7 +27,7 @@ from vfl.base.random import generator, seeded
 from vfl.models.mlp import MLP
 
 CLUES = 8
-"""Rows of each class with known label, each of which a direction attack uses alone."""
+"""Rows of each class with known label; a direction attack uses one at a time."""
 STEPS = 400
 STARTS = 3
 """Number of starts; the one that explains the gradients best is kept, as the attacker can do."""
@@ -37,7 +37,7 @@ PRIOR_WEIGHT = 1.0
 
 
 def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
-    """Return the AUC with which the length of a row's gradient tells its class.
+    """Return the AUC with which the length of a row's gradient predicts its class.
 
     With two classes the AUC of the rarer one; with more the mean over each against the rest.
     """
@@ -51,7 +51,7 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
 
 
 def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
-    """Return the AUC with which the cosine to one row of a known class tells which rows have that class.
+    """Return the AUC with which the cosine to one row of a known class predicts which rows have that class.
 
     The mean is over up to `CLUES` known rows of each class, at most half of it, which are not scored themselves.
     """

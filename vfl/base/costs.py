@@ -89,7 +89,7 @@ def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCos
 
     ``savings/communication`` counts both directions of training traffic; ``savings/compute`` counts
     multiply-accumulates of the feature models; ``savings_communication/PARTY`` and ``savings_compute/PARTY`` are the
-    same of one party, ``round_savings/`` those of the round alone.
+    same of one party, ``round_savings/`` those of only this round.
     """
     spent = {name: costs.since(before[name]) for name, costs in after.items()}
     metrics: dict[str, float] = {}

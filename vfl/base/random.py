@@ -50,7 +50,7 @@ def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Ge
 
     This is for module constructors and layers such as Dropout, which can only draw from the global generator. Build on
     the CPU and move afterwards: generators of other devices are not changed. Threads, which share the global generator,
-    run such blocks one at a time. The block gets a function that tells whether anything was drawn so far.
+    run such blocks one at a time. The block gets a function that returns whether anything was drawn so far.
     """
     start = generator(seed, purpose, round_index, owner).get_state()
     with _global_generator:

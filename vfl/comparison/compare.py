@@ -64,7 +64,7 @@ class Comparison:
     reached: Mapping[str, float]
     """Score by model: alone, lvfl, perceptron, boosting."""
     gain: Estimate
-    """Gain of all owners together over the label owner alone; positive is better, as in all that follow."""
+    """Gain of all owners together over only the label owner; positive is better, as in all fields below."""
     against: Mapping[str, Estimate]
     """Gain of LVFL over each model in the open; empty over processes."""
     owners: Mapping[str, Estimate]
@@ -91,7 +91,7 @@ class Comparison:
         return (
             f"{owners} add{'' if many else 's'} {self.gain.text()} {name}; "
             f"costs {amount(self.bytes)}B and {amount(self.macs)} multiply-accumulates"
-            + ("; the tested rows are too few to tell it from 0" if self.gain.holds(0.0) else "")
+            + ("; with so few tested rows it may be 0" if self.gain.holds(0.0) else "")
         )
 
 
@@ -207,7 +207,7 @@ def joint_answers(joint: JointModel) -> JointAnswers:
 def predicted_alone(
     config: ExperimentConfig, source: Tables, folder: Path, own: PartyData | None, labels: LabelData, console: Console
 ) -> Tensor:
-    """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples.
+    """Train only the label owner's model in ``folder``; return its predictions [M, C] of the test samples.
 
     Without features of its ``own`` they are the best constant for the training labels: class shares, mean or quantile.
     """

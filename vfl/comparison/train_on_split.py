@@ -1,4 +1,4 @@
-"""Training on a known split with tables: all owners, or the label owner alone with its own settings."""
+"""Training on a known split with tables: all owners, or only the label owner with its own settings."""
 
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def train_on(
 def single_party_config(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
     """Return the experiment with only one party, which has the label owner's settings and no lightweighting.
 
-    It trains from the seed, as no run has had that party alone.
+    It trains from the seed, as no run has had only that party.
     """
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)

@@ -2,7 +2,7 @@
 
 Everything happens on a *shadow*: a float64 copy of the model on the CPU. Torch-Pruning traces it, which changes its
 modes; scores it; and prunes it after every weight was overwritten by its own flat position, so that the remaining
-values tell which entries of each tensor survive. The model itself is only read here. Float64 holds positions exactly up
+values show which entries of each tensor survive. This file only reads the model. Float64 holds positions exactly up
 to 2^53.
 
 Written against Torch-Pruning 1.6 (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023).
@@ -90,7 +90,7 @@ class Shadow:
             for dep, indices in raw:
                 # Whether the group has this layer's outputs; of the layers that read them it has the inputs.
                 node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
-                # Either the graph says so, or nothing reads what this layer produces.
+                # Known from the graph, or nothing reads the output of this layer.
                 reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)
                 if isinstance(node.module, nn.Embedding):
                     raise ValueError(f"cannot prune {self._names[node.module]!r}: an embedding is added to a layer")

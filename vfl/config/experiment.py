@@ -340,7 +340,7 @@ class ExperimentConfig(Section):
         for field, names in named.items():
             for name in names:
                 if name not in parties:
-                    only = f"; {name} has labels alone and no model" if name in self.data.tables else ""
+                    only = f"; {name} has only labels and no model" if name in self.data.tables else ""
                     raise ValueError(f"{field}: no party is called {name!r}{only or nearest_name(name, parties)}")
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
@@ -450,7 +450,7 @@ class ExperimentConfig(Section):
             )
         noisy = "gaussian" in (self.privacy.embeddings, self.privacy.gradients)
         if noisy and self.training.start_from is not None:
-            lines.append("training.start_from: epsilon is of this training alone; rows that both saw spend the sum")
+            lines.append("training.start_from: epsilon counts only this training; rows that both saw spend the sum")
         return lines
 
     def _about_wire(self) -> list[str]:

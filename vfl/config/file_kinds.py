@@ -1,4 +1,4 @@
-"""Kinds of files and folders: one given to the wrong command is told the command that takes it."""
+"""Kinds of files and folders: the wrong command names the right one."""
 
 from pathlib import Path
 

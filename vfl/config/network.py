@@ -60,7 +60,7 @@ class ConsentConfig(Section):
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     importance: bool = False
-    """Answer with embeddings of test samples of which one column is permuted, up to eight times for each column
+    """Answer with embeddings of test samples with one column permuted, up to eight times for each column
     (``lvfl compare`` over processes); the server learns what every column adds, by its number."""
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every

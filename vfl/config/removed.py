@@ -1,4 +1,4 @@
-"""Settings, values and commands of earlier releases that are no more: who still names one is told so in one line."""
+"""Settings, values and commands of earlier releases that are no more. An error names their replacement in one line."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, cast

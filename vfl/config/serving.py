@@ -30,7 +30,7 @@ class ServingConfig(Section):
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
     """Milliseconds that a party has to answer; after them it counts as absent for a request."""
     gather_ms: Milliseconds = 2.0
-    """So long after a batch of several requests the next ones are gathered; a client alone waits for nobody."""
+    """Time after a batch of several requests in which the next ones are gathered; a single client never waits."""
     batch: Annotated[Positive, Field(le=4096)] = 256
     """Most keys that parties are asked for at once."""
     queue: Positive = 4096

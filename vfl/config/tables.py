@@ -45,7 +45,7 @@ class TableConfig(Section):
     features: dict[str, ColumnKind] | None = None
     """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
     null proposes them from what the file holds. {} at the label owner: it has labels alone, is no party and sends
-    nothing; a file that holds keys, label and weight alone is taken so."""
+    nothing; a file with only keys, label and weight counts as that."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
@@ -67,7 +67,7 @@ class TableConfig(Section):
 
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
-    """Return the owners with features, who are the parties.
+    """Return the owners with features: the parties.
 
     Raises ValueError for no table, several labels, an unknown owner, or one without features that has no label.
     """

@@ -1,7 +1,7 @@
 """Other views of a party's own training images: shifts, drawn anew for each row and pass over the rows.
 
 They follow from the experiment's seed, round, pass, row and party, and need no state: every local iteration of an
-exchange, a resumed run and another process of the party see the same view. Nothing travels, and nobody is told.
+exchange, a resumed run and another process of the party see the same view. Nothing about it travels.
 
 Shapes: N training samples, n rows of a batch, C channels, H x W pixels.
 """
@@ -25,7 +25,7 @@ class Views:
         return None
 
     def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
-        """Return what the model is trained on in the place of its inputs for some rows, [n, ...] each."""
+        """Return the augmented inputs of some rows, [n, ...] each, on which the model trains."""
         shifts_n2 = self.shifts(rows_n, round_index, exchange)
         return inputs if shifts_n2 is None else (shifted(inputs[0], shifts_n2), *inputs[1:])
 

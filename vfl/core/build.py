@@ -130,7 +130,7 @@ def build_head_server(
 ) -> HeadServer:
     """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
 
-    Raises ConfigError if epsilon of the configured noise cannot be computed, or the test knows one class of two alone.
+    Raises ConfigError if epsilon of the configured noise cannot be computed, or the test has only one class of two.
     """
     check_installed(config)
     check_tested(train.task, test.values)

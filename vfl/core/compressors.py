@@ -83,7 +83,7 @@ class Levels:
         check_finite(tensor_BD, "the embedding or gradient")
         stream = stream_of(tensor_BD, "rounding") if self.at_random else None
         codes_BD, steps = quantise(tensor_BD, self.spacing, stream)
-        return codes_BD + 0.0, steps  # no negative zero, of which whole numbers know nothing
+        return codes_BD + 0.0, steps  # no negative zero: whole numbers have none
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""

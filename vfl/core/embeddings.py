@@ -143,7 +143,7 @@ def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSender:
-    """Compresses tensors of which receivers keep no estimate: a sample's gradients, at the server.
+    """Compresses tensors without an estimate at the receiver: a sample's gradients, at the server.
 
     With residuals, the part of a sample's gradient that a frame leaves out is added to its next one: error feedback in
     the form of Seide et al. (2014) and Karimireddy et al. (2019), whose state only the sender has.

@@ -55,7 +55,7 @@ class Evaluation:
         self.tested = None
 
     def reached(self) -> Metrics | None:
-        """Return the metric of the last test, for the parties to be told."""
+        """Return the metric of the last test, to be sent to the parties."""
         return None if self.tested is None else {self.metric: self.tested[f"{self.metric}/test"]}
 
     def state_dict(self) -> State:

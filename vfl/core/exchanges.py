@@ -80,7 +80,7 @@ class Exchanges:
         """
         after = self.work.under_way
         self.trainer.start_exchange(exchange)
-        # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
+        # Staleness s: from here on s + 1 orders are under way; each exchange answers one and sends one.
         if exchange == 0:
             for order in self.orders[:after]:
                 self._order(order, [()] * len(self.roster.names))

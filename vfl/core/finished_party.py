@@ -80,7 +80,7 @@ class FinishedParty:
         rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
         if samples is not self.test:
             if wanted.permuted:
-                raise MessageError("a column is permuted among test samples alone")
+                raise MessageError("a column is permuted only among test samples")
             return self.embed_new(samples, rows_n)
         if len(rows_n) == 0:
             return b""

@@ -37,7 +37,7 @@ class Head:
 
     @cached_property
     def missing(self) -> float:
-        """Value of a missing embedding's entries: NaN if the head can tell it apart, else 0."""
+        """Value of a missing embedding's entries: NaN if the head can recognise it, else 0."""
         return math.nan if has_placeholders(self.head) or has_classifiers(self.head) else 0.0
 
     def forward(self, representation_BP: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class AmountLoss:
     def metrics(self, told_N: Tensor, values_N: Tensor, weights_N: Tensor | None, unit: float) -> dict[str, float]:
         """Return the metrics that this loss has beside those of all amounts.
 
-        Coverage is the share of values at or below what was told, which a quantile is to meet.
+        Coverage is the share of values at or below the prediction; a quantile should meet it.
         """
         told_N, values_N = told_N.double(), values_N.double()
         if self.kind in ("squared", "absolute"):

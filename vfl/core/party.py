@@ -93,11 +93,11 @@ class FeatureParty(FinishedParty):
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
-        """The images that training sees in the place of the party's own."""
+        """The images that training sees instead of the party's own."""
         self.resolution = 1.0
         """Share of their sides with which ``train`` and ``test`` have the images of ``data``."""
         self.may_rest = config.training.party_dropout > 0
-        """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
+        """Rows that it has may be left out of a round; the choice reveals something of what the server knows."""
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         """Rows in which the party takes part, for each exchange of the present round."""

@@ -12,7 +12,7 @@ A party without any row of a batch sends an empty frame and takes no step, but k
 are NaN in the head's input; a party cannot send NaN, as frames are checked for finiteness. Placeholders are weights of
 the head: they travel, are replayed, saved and exported with it. The masks follow from the seed and from the missing
 rows. The server knows them, and with ``labels: shared`` every replica does; with ``labels: server`` a party must not
-learn the others' gaps, so START_ROUND carries its own part alone. Multiply-accumulates, bytes and the dense baseline
+learn the others' gaps, so START_ROUND carries only its own part. Multiply-accumulates, bytes and the dense baseline
 count only rows that took part. Where nothing is missing and ``party_dropout`` is 0, the head has no placeholders.
 
 Shapes: N samples, B batch, K parties, D embedding width, n the rows of a batch in which a party takes part.

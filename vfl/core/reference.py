@@ -53,7 +53,7 @@ class Reference:
         y_B = self.labels_N[rows_B]
         # Lines 5 and 6: one embedding per party, cut off from its graph, as it travels.
         sent = [self.sparsify(model(x[rows_B]).detach()) for model, x in zip(self.models, self.features, strict=True)]
-        # Lines 8 and 9, or with the labels at the server g_k in the place of the others' embeddings.
+        # Lines 8 and 9, or with the labels at the server g_k instead of the others' embeddings.
         leaves = [h.clone().requires_grad_() for h in sent]
         at_server = torch.autograd.grad(self.loss(self.head, leaves, y_B), leaves)
         replica = copy.deepcopy(self.head)  # the head as it was when the embeddings were sent

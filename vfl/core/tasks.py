@@ -282,7 +282,7 @@ def task_state(task: Task) -> State:
 def restored_task(state: State) -> Task:
     """Return the task described by a ``task_state``."""
     values: dict[str, Any] = {}
-    if "by" in state:  # earlier versions had squared errors alone
+    if "by" in state:  # earlier versions had only squared errors
         state = state | {"by": AmountLoss(**state["by"])}
     for key, value in state.items():
         values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
@@ -344,7 +344,7 @@ def with_scale(task: Task, kept: State) -> Task:
 
 
 def check_tested(task: Task, tested_M: Tensor) -> None:
-    """Raise ConfigError where one of two classes alone is tested: there is no AUC then, and no round could be shown."""
+    """Raise ConfigError if only one of two classes is tested: then there is no AUC, and no round has a score."""
     if isinstance(task, Classification) and task.classes == 2 and bool((tested_M == tested_M[0]).all()):
         only = task.names[int(tested_M[0])]
         raise ConfigError(f"labels: all {len(tested_M)} test samples are of class {only!r}; test some of both classes")

@@ -1,6 +1,6 @@
 """Feature models of torchvision by name: ``kind: torchvision, options: {name: resnet18}``.
 
-Any classification model, built without weights, whose last layer gives the embedding in the place of the classes.
+Any classification model, built without weights, whose last layer gives the embedding instead of the classes.
 """
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # torchvision ships no stubs, and its signatures are partly untyped.

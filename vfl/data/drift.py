@@ -32,7 +32,7 @@ WINDOW = 1000
 MOST_ADDED = 100
 """Times that rows are added before they are counted."""
 FEWEST = 200
-"""Fewest rows from which a shift is told: with fewer the index is large by chance."""
+"""Fewest rows for a shift index: with fewer it is large by chance."""
 DRIFT = "drift.json"
 """A party's file of it, in its folder."""
 SHIFTED = 0.25
@@ -105,7 +105,7 @@ class Window:
         return len(self._counted())
 
     def add(self, numbers_NF: Floats, categories_NK: Ints) -> None:
-        """Add rows in the place of the oldest ones."""
+        """Replace the oldest rows by new ones."""
         self._added.append((numbers_NF, categories_NK))
         if len(self._added) == MOST_ADDED:
             self._counted()

@@ -36,7 +36,7 @@ from vfl.runs.tensor_file import write_tensors
 PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
 PRESENT = "present"
-"""Name of the tensor that tells which rows are present; left out if none is missing."""
+"""Name of the tensor that marks the rows that are present; left out if none is missing."""
 WEIGHTS = "weights"
 """Name of the tensor of the labels' weights; left out if all are alike."""
 

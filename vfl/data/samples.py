@@ -120,7 +120,7 @@ def check_finite(samples: Samples) -> None:
 def check_aligned(digests: Mapping[str, str]) -> None:
     """Raise ValueError unless all parties hold the same ids in the same order, by each one's `Samples.ids_digest`.
 
-    The message tells which parties agree with each other and which do not.
+    The message names the parties that agree with each other and those that do not.
     """
     holders: dict[str, list[str]] = {}
     for party, digest in digests.items():

@@ -141,7 +141,7 @@ class Prepared:
 
     @cached_property
     def digest(self) -> str:
-        """Return the digest of all features, and of which are missing."""
+        """Return the digest of all features, and of the mask of missing ones."""
         further = {
             f"{split}_{number}": tensor
             for split, samples in (("train", self.train), ("test", self.test))

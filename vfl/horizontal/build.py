@@ -113,7 +113,7 @@ def build_engine(
         return sequential
     try:
         return BatchedEngine(model, features, labels, optimizer, runtime, on_client=on_client)
-    except ConfigError:  # "auto" takes what is possible; only who named the engine is told why it is not
+    except ConfigError:  # "auto" takes the engine that works; the reason matters only if one was named
         if engine == "batched":
             raise
         return sequential

@@ -22,7 +22,7 @@ from vfl.horizontal.local import client_name, steps_per_epoch
 
 MOST_STEPS = 10**12
 ROUNDS_TRIED = 10
-"""Rounds in at least one of which some client must do enough steps; otherwise the run is refused."""
+"""Within this many rounds some client must do enough steps; otherwise the run is refused."""
 CASE_3 = ((2.0, 0.4), (3.0, 0.6), (4.0, 0.8), (5.0, 1.0))
 """Mean and standard deviation of the steps per interval of each quarter of the devices (T-SFL, Case 3)."""
 

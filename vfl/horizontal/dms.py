@@ -105,8 +105,8 @@ class DMS(FederatedAlgorithm[DMSConfig]):
     """Drops a device with tau_i < K = mean tau with probability (K - tau_i) / H; w = sum_i rho_i w_i over the rest.
 
     Choices: N is ``clients_per_round`` and the mean and H = max tau go over the clients drawn for the interval (all
-    of them in the paper); H is the largest of those that report. A dropped device is told before it computes: the
-    server knows what each could do, and its work would be thrown away. Where G or sigma is not given each client
+    of them in the paper); H is the largest of those that report. The server drops a device before it computes: it knows
+    what each could do, and the work would be thrown away. Where G or sigma is not given each client
     sends the mean squared norm of its steps' gradients and their variance around the mean gradient
     -delta_i / (eta tau_i). Theorem 3 takes the device's weights at the interval's end for its optimum w_i*, and
     their mean for w*.

@@ -68,7 +68,7 @@ class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
 class FedAsyncAverageConfig(AlgorithmConfig):
     """The synchronous averaging form of FedAsync that T-SFL compares with."""
 
-    averages_equally, has_server_rate = True, False  # of which gamma is another form
+    averages_equally, has_server_rate = True, False  # gamma is another form of it
     gamma: Fraction = 0.5
     """Weight of the old weights."""
 

@@ -52,7 +52,7 @@ class FedDyn(FederatedAlgorithm[FedDynConfig]):
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the change of h and the mean change of the clients."""
-        # So h stays the mean of all N clients' g_i, of which only the selected ones' move.
+        # So h stays the mean of all N clients' g_i, and only those of the selected ones change.
         share = self.settings.alpha / len(self.samples_N)
         return Aggregate({"delta": equal_mean(reports), "h": combine(reports, [-share] * len(reports))})
 

@@ -1,7 +1,7 @@
 """FedNova.
 
 Wang et al. 2020, "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization": changes
-are divided by what their client's number of steps alone amounts to, so that fast clients do not pull the optimum
+are divided by the sum that their client's number of steps gives, so that fast clients do not pull the optimum
 towards their own.
 """
 

@@ -68,7 +68,7 @@ class Fleet:
         cohort = [assignment.work for assignment in assignments]
         self._read = {work.client: self._own(work.client) for work in cohort}
         tasks = [self._task(assignment, cohort) for assignment in assignments]
-        # The engine alone is timed: reading states and drawing batches is the simulation's work, not the clients'.
+        # Only the engine is timed: reading states and drawing batches is the simulation's work, not the clients'.
         started_s = time.perf_counter()
         results = self.engine.train(tasks)
         # A cohort may be computed at once: nobody's own seconds are known, and all samples cost alike.

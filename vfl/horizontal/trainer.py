@@ -132,7 +132,7 @@ class HorizontalTrainer:
     def _mean_statistics(self, reports: Sequence[Report], share: float) -> Tensor:
         """Return ``share`` of the clients' mean running statistics by n_i, and the rest of the server's own.
 
-        If clients do not send them, these are the server's own alone.
+        If clients do not send them, these are only the server's own.
         """
         before_Q = self.state[STATISTICS]
         if self.config.horizontal.buffers != "average" or not self.fleet.model.statistic_count:

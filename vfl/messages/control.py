@@ -186,7 +186,7 @@ class AskedRatios(Control):
 
 
 class Prices(Control):
-    """PRICED: the costs of the party's model at each of the ratios, none of which un-prunes it."""
+    """PRICED: the costs of the party's model at each of the ratios; none of them un-prunes it."""
 
     macs_per_sample: MacsByRatio
     parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]

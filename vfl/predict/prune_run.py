@@ -1,6 +1,6 @@
 """A new run whose parties have smaller models than a finished one's: pruned and refitted, and not trained.
 
-The head stays as it was, and so do costs and rows of the rounds, but for the last row: it tells the smaller models and
+The head stays as it was, and so do costs and rows of the rounds, except the last row: it has the smaller models and
 their test, and the refit's multiply-accumulates are counted as a training's are.
 """
 

@@ -81,7 +81,7 @@ def open_federation(run: Run, *, with_data: bool, prunable: bool = False) -> Loc
     """Return the joint model of a run, with all parties' finished models in this process. It cannot train.
 
     ``with_data``: on the samples that the run evaluated; otherwise nothing is read but the run, and random rows stand
-    in the place of its samples, to be used on others. A run of an earlier version needs its data: it did not store the
+    without its samples, to be used on others. A run of an earlier version needs its data: it did not store the
     form of new samples. ``prunable``: its parties are feature parties, whose pruners know the layers. Raises as
     ``load_run_with_data``.
     """

@@ -96,7 +96,7 @@ def _every_curve(subject: Subject) -> Drawing:
 
 def _draw_alone(subject: Subject, key: str) -> str:
     """Return the caption for a single setting's curves."""
-    captions = {ALPHA: ("3a", "pruning alone."), BETA: ("3b", "sparsification alone.")}
+    captions = {ALPHA: ("3a", "only pruning."), BETA: ("3b", "only sparsification.")}
     return _describe_fixed(subject, *captions[key]) if key in captions else ""
 
 
@@ -114,8 +114,8 @@ def _draw_methods(subject: Subject) -> list[Drawing]:
     candidates = {label: subject.find(settings) for label, settings in settings_by_method.items()}
     variants = {label: variant for label, variant in candidates.items() if variant is not None}
     caption = (
-        f"no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
-        f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
+        f"no lightweighting (NL), only pruning (PL, {setting_label(ALPHA, high[ALPHA])}), "
+        f"only sparsification (ML, {setting_label(BETA, high[BETA])}), both (L)."
     )
     return [
         _draw_curves(

@@ -34,7 +34,7 @@ def read_audit(run_dir: Path, rounds: int) -> Mapping[str, Any] | None:
 
 
 def audit_rows(audit: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row per finding, those of an attacker together, who is named once."""
+    """Return a row per finding, grouped by attacker; only the first row of a group names it."""
     findings: list[Mapping[str, Any]] = audit["findings"]
     attackers = list(dict.fromkeys(finding["attacker"] for finding in findings))
     ordered = sorted(findings, key=lambda finding: attackers.index(finding["attacker"]))

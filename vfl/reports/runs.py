@@ -90,7 +90,7 @@ class Subject:
 
     @property
     def saves(self) -> bool:
-        """Return whether several settings are compared on the same data, at least one of which saves bytes or MACs."""
+        """Return whether several settings are compared on the same data, and one of them saves bytes or MACs."""
         several = len(self.variants) > 1 and len({run.config.data.dataset.kind for run in self.runs}) == 1
         return several and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
 
@@ -182,7 +182,7 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
 
 
 def _short_name(place: Path, places: Sequence[Path]) -> str:
-    """Return a folder's name, with as many of the folders above it as tell it from the others."""
+    """Return a folder's name, with as many parent folders as make it unique."""
     other_places = [each.parts for each in places if each != place]
     depths = range(1, len(place.parts) + 1)
     least = next((depth for depth in depths if all(each[-depth:] != place.parts[-depth:] for each in other_places)), 1)

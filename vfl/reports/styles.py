@@ -1,7 +1,7 @@
 """Styles of a report's settings: one has the same colour, marker and dashes in every chart.
 
-Of a grid the colour tells the first setting, alpha if it varies, and the marker the others; where the first has its
-first value, as alpha is 0, the colour tells the others as well.
+In a grid the colour shows the first setting (alpha if it varies), the marker the others. Where the first setting has
+its first value, for instance alpha 0, the colour shows the others as well.
 """
 
 from typing import Any

@@ -43,7 +43,7 @@ class JsonLines(Viewer):
         lost = self.lost(rows, loop.next_round)
         if lost or self._saved not in (None, self._written.hexdigest()):
             what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
-            warnings.warn(f"{self.path}: {what}; the checkpoints are whole, training goes on", stacklevel=2)
+            warnings.warn(f"{self.path}: {what}; the checkpoints are complete, training continues", stacklevel=2)
 
     def lost(self, rows: Collection[int], next_round: int) -> list[int]:
         """Return the rounds before the next one that have no row."""
@@ -66,10 +66,10 @@ class JsonLines(Viewer):
 
 
 class ShowProgress(Viewer):
-    """A bar over the whole training on a terminal, otherwise a plain line per round; both tell the time that is left.
+    """A bar over the complete training on a terminal, otherwise a plain line per round; both show the time left.
 
     They count the rounds that are done: a round's own number begins at 0, as in schedules and TensorBoard.
-    ``shown`` maps tags of further metrics to show to formats. Without a terminal a round that takes long says so once.
+    ``shown`` maps tags of further metrics to show to formats. Without a terminal a long round prints one line.
     """
 
     def __init__(self, console: Console, shown: Mapping[str, str]) -> None:
@@ -89,7 +89,7 @@ class ShowProgress(Viewer):
         self._rounds, self._next_round, self._told = 1, 0, False
 
     def on_start(self, loop: Watched) -> None:
-        """Tell where a resumed training goes on."""
+        """Show where a resumed training continues."""
         if loop.next_round:
             ahead = f"goes on with round {loop.next_round}" if loop.next_round < loop.rounds else "no round is left"
             self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds; {ahead}")

@@ -153,7 +153,7 @@ class CheckpointStore:
         for prefix in (_REPLACED, ""):  # in this order: the final name wins
             for folder in self.directory.glob(f"{prefix}round_*"):
                 match = _FOLDER.fullmatch(folder.name.removeprefix(prefix))
-                # A final name always counts: without its manifest it is damage, to be told of by `load`.
+                # A final name always counts: without its manifest it is damaged, and `load` reports it.
                 if match and (prefix == "" or (folder / _MANIFEST).is_file()):
                     folders[int(match[1])] = folder
         return folders

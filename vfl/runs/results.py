@@ -25,7 +25,7 @@ class RunResult:
 
     @property
     def simulated(self) -> bool:
-        """Return whether its owners are clients with a simulated clock, who hold samples and not features."""
+        """Return whether its owners are clients with a simulated clock, which hold samples instead of features."""
         return "simulated_time_s" in self.summary
 
     @property

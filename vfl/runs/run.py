@@ -37,7 +37,7 @@ class RunOutcome:
     """Reason for which the loop ended before its last round, signals included."""
 
     def interruption(self, run_dir: Path) -> KeyboardInterrupt:
-        """Return what a Python program gets in the place of an unfinished run."""
+        """Return the exception that a Python program gets for an unfinished run."""
         rounds = self.summary["rounds"]
         return KeyboardInterrupt(f"interrupted after {rounds} rounds; go on with run_dir={str(run_dir)!r}, resume=True")
 

@@ -65,7 +65,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
 
 
 def check_folder(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir") -> None:
-    """Check the same for a process that always goes on in its folder, if there is something.
+    """Check the same for a process that always continues in its folder if there is something.
 
     Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and another
     configuration, naming the changed keys. Files may lie elsewhere: what they hold is checked when they are read.

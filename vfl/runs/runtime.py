@@ -80,7 +80,7 @@ def start_runtime(config: ExperimentConfig) -> Runtime:
 def use_threads_for(config: ExperimentConfig, macs_per_sample: int) -> None:
     """Compute with one thread where ``threads`` is not set and a step is light, otherwise with as many as before.
 
-    ``macs_per_sample``: of the forward pass of the largest model of which this process computes a step at a time.
+    ``macs_per_sample``: of the forward pass of the largest model that this process computes a step at a time.
     """
     step_macs = 3 * config.training.batch_size * macs_per_sample  # a backward pass counts as two
     if config.threads is None and step_macs < LIGHT_STEP_MACS:

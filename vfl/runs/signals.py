@@ -47,7 +47,7 @@ def _wait() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(PARENT_LOST)  # sys.exit would end this thread alone
+    os._exit(PARENT_LOST)  # sys.exit would end only this thread
 
 
 ALIVE = b"READY=1\nWATCHDOG=1"

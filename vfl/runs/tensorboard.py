@@ -168,7 +168,7 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
 
 def opening(page: FrontPage, metric: str) -> FrontPage:
     """Return the charts of a run whose models are compared by ``metric``."""
-    if not page:  # a party, which need not be told the metric: its chart would stay empty
+    if not page:  # a party may not know the metric: its chart would stay empty
         return page
     rest = {title: tag for title, tag in page.items() if tag not in REACHED.values()}
     return {f"test {metric_title(metric)}": f"{metric}/test"} | rest

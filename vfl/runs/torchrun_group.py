@@ -101,7 +101,7 @@ class Workers(SingleProcess):
         return total
 
     def ask_to_stop(self, signal_name: str) -> None:
-        """Ask all workers to end after the round in which ``add_up`` tells them."""
+        """Ask all workers to end after the round; the next ``add_up`` tells them."""
         self._asked = signal.Signals[signal_name].value
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # torchrun and a cluster's manager may both pass it on

@@ -99,7 +99,7 @@ def _describe_death(code: int, *, interrupted: bool) -> RunEnded:
 
 
 def _train_here(run: QueuedRun, runs_dir: Path, pipe: Connection) -> None:
-    """Train one run in this process, which serves it alone."""
+    """Train one run in this process, which trains no other."""
     end_with_parent()
     from vfl.sweeps.training import train  # imports PyTorch, as the process has that this one is forked from
 

@@ -77,7 +77,7 @@ class SweepView:
                 self._progress(run, event)
             case Lost():
                 self.running.pop(run.folder, None)
-                self._print(f"{run.folder}: its node died; it goes on elsewhere from its checkpoint")
+                self._print(f"{run.folder}: its node died; it continues elsewhere from its checkpoint")
             case RunEnded():
                 self._end(run.folder, event, summary)
 

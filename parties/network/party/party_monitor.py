@@ -60,7 +60,7 @@ class PartyMonitor:
         """The next round to be shown."""
         self.last_metrics: Metrics = {}
         self.metric = "accuracy"
-        """The server's metric, if it tells it."""
+        """The server's metric, if it sends it."""
         self.watching: list[Viewer] = []
         self.given = {"embeddings": 0.0, "bytes": 0.0}
         """Totals since round 0; bytes include those of evaluations."""
@@ -126,7 +126,7 @@ class PartyMonitor:
             callback.on_end(self)
         before = [row for row in whole_rows(self.run_dir) if row["round"] < round_index]
         self.macs = {what: sum(row.get(f"{what}/{self.name}", 0.0) for row in before) for what in self.macs}
-        if not self.watching and before:  # this process goes on for another
+        if not self.watching and before:  # this process continues for another
             self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
         self.next_round = round_index
         for earlier in range(round_index):

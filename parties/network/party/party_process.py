@@ -264,7 +264,7 @@ def load_holding(
 
 def _last_state(run_dir: Path, config: ExperimentConfig) -> State | None:
     store = open_store(run_dir, config.checkpoint.keep)
-    with suppress(ValueError):  # of a damaged checkpoint: restoring says so, or takes an older one
+    with suppress(ValueError):  # a damaged checkpoint: restoring reports it, or takes an older one
         return store.load(store.rounds()[-1])[SECTION] if store.rounds() else None
     return None
 

@@ -84,7 +84,7 @@ class PartyWorker(Worker[FeatureParty]):
         party.may_rest |= self.consent is None
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
-        # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
+        # Later than what it saved, if it was away: the server continues from there, and its next round must follow.
         training = party.config.training
         self._agenda = Agenda(party.name, party.steps, training.staleness, restore.as_of, training.local_rounds)
         if self.wanted is not None:

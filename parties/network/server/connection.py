@@ -28,7 +28,7 @@ class _Pending:
     since_s: float
     """Time from which this is the oldest unanswered order."""
     slow: bool = False
-    """The user was told that it is slow."""
+    """A log line has said that it is slow."""
 
     @property
     def answer(self) -> str:

@@ -130,7 +130,7 @@ class Hub:
             return {name: self._connections[name] for name in names}
 
     def dismiss(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
-        """Tell parties that the training is over for them, and wait until they have hung up."""
+        """Send parties a GOODBYE, and wait until they have disconnected."""
         self.say_goodbye(names, exit_code=exit_code, reason=reason)
         with self._changed:
             self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
@@ -162,7 +162,7 @@ class Hub:
         self._streams[name] += 1
         try:
             await self._serve_or_refuse(pipe, caller)
-        except OSError as error:  # such as a full disk: whose is not the peer's business, it is hung up on
+        except OSError as error:  # such as a full disk: the peer is disconnected without the reason
             self.tell(
                 caller or NOBODY,
                 f"warning: a stream of {name or 'a party'} ends, for this server's own reason: {error}",

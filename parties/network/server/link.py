@@ -59,7 +59,7 @@ class RemoteLink:
         """Let the party restore the state of a reference. Raises ValueError for a malformed state."""
         if not state.keys() >= checkpoint_reference(0, "").keys():
             raise ValueError(
-                f"--resume: the saved run trained {self.name} in the server's process; resume with lvfl train alone"
+                f"--resume: the saved run trained {self.name} in the server's process; resume with only lvfl train"
             )
         return self._restore(state)
 

@@ -99,7 +99,7 @@ class RosterChanges(Callback):
 
 @dataclass(eq=False)
 class ServerProcess:
-    """Trains in sessions: each goes on from the last round that every party has, until one is lost or leaves."""
+    """Trains in sessions. Each continues from the last round that every party has, until one is lost or leaves."""
 
     config: ExperimentConfig
     run_dir: Path
@@ -189,7 +189,7 @@ class ServerProcess:
         return RunOutcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 
     def _open_store(self, connections: Connections) -> CheckpointStore:
-        """Return the server's checkpoints, restricted to those of which every party has its part.
+        """Return the server's checkpoints, only those whose parts every party has.
 
         Raises PeerMisbehaved for a party that has none of them, such as one without its folder.
         """

@@ -44,7 +44,7 @@ class SessionWork(Generic[T]):
     """Joint work of a server with all parties: a training, a prediction, a match."""
 
     names: tuple[str, ...]
-    """Names of the parties that are told when it is over."""
+    """Names of the parties that get a GOODBYE at the end."""
     gather: Callable[[], Connections]
     """Waits for the parties. Raises PeerLost if too few come."""
     run: Callable[[Connections, int], T | None]
@@ -58,9 +58,9 @@ class SessionWork(Generic[T]):
 def in_sessions(hub: Hub, work: SessionWork[T], offences: Offences, network: NetworkConfig, console: Console) -> T:
     """Do some work with the connected parties, again whenever one is lost, and return its result.
 
-    All parties are told the end, whatever it is. The work itself handles state beyond a session: a training continues
-    from its last checkpoint, anything else starts anew. Raises PeerLost if a party stays away, misbehaves too often, or
-    ends the work.
+    All parties get a GOODBYE, whatever ends the work. The work itself handles state beyond a session: a training
+    continues from its last checkpoint, anything else starts anew. Raises PeerLost if a party stays away, misbehaves
+    too often, or ends the work.
     """
     reason, code = "the server stopped", INTERRUPTED
     try:

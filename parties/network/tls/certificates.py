@@ -1,7 +1,7 @@
 """X.509 certificates of one federation: its authority, the head server and the parties.
 
 An owner's name is its identity: the common name and the first alternative name, which the other side checks whatever
-address it dialled. The name alone decides the use of a certificate: the server's may only answer connections, a party's
+address it dialled. Only the name decides the use of a certificate: the server's may only answer connections, a party's
 may only open them, so no party can pose as the server to another one. RFC 5280 names the fields.
 """
 

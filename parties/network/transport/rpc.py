@@ -26,7 +26,7 @@ _METHOD = "Join"
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", PIECE_BYTES),
     ("grpc.max_send_message_length", PIECE_BYTES),
-    # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
+    # Heartbeats show whether a peer lives; these only close connections that were cut without a message.
     # A client that pings faster than the server allows is thrown out: no strikes.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -36,7 +36,7 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.enable_retries", 0),
 ]
 HANDSHAKE_LIMIT_S = 10
-"""Seconds from a TCP connection to the end of its handshakes; slower peers are hung up on."""
+"""Seconds from a TCP connection to the end of its handshakes; slower peers are disconnected."""
 IDLE_LIMIT_S = 20
 """Seconds after which a connection without an open stream is closed."""
 STREAMS_PER_CONNECTION = 2

@@ -23,7 +23,7 @@ class StreamEnd(NamedTuple):
 
     reason: str
     violation: bool = False
-    """The peer broke the protocol: it is told so, and dialling again would not help."""
+    """The peer broke the protocol: it gets a REFUSAL, and dialling again would not help."""
 
 
 @dataclass(eq=False)

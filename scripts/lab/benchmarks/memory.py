@@ -48,7 +48,7 @@ def compare_memory(
 
 
 def in_fresh_process(measure: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return the result of a module's function in a fresh process that has imported that module alone."""
+    """Return the result of a module's function in a fresh process that has imported only that module."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, *args, **kwargs).result()
 

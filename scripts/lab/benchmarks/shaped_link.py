@@ -57,7 +57,7 @@ class _Connection:
     client: asyncio.StreamWriter
     target: asyncio.StreamWriter | None = None
     client_stays: bool = False
-    """The target's end is closed, and the client has not been told."""
+    """The target's end is closed, and the client does not know yet."""
 
 
 class ShapedLink:

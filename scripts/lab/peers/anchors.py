@@ -149,7 +149,7 @@ def of_fedavg(folder: Path) -> Anchor:
             ratios = [told["ours", pair] / told["theirs", pair] for pair in pairs]
             ratio = median(ratios)
             anchor.rows.append((f"{kind}, {name}", NONE, *cells, f"{ratio:.2f}"))
-            if ratio < 1 or min(ratios) > 1:  # a loss is told at once, a lead where all pairs agree
+            if ratio < 1 or min(ratios) > 1:  # report a loss at once, a lead only if all pairs agree
                 (ahead if ratio > 1 else behind).append(f"{name} ({kind}, ratio {ratio:.2g})")
     if behind:
         why = "a client's pass is compiled" if all("fedjax" in each for each in behind) else "why was not looked for"

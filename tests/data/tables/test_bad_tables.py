@@ -183,7 +183,7 @@ def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, c
 
 def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
     bank = changed(BANK, 1, lambda index: f"was {BANK[1 + index][2]}")
-    with pytest.warns(UserWarning, match="column 'a' tells the label 'y' in every row; is it known beforehand"):
+    with pytest.warns(UserWarning, match="column 'a' .* label 'y'"):
         assert len(owners(tmp_path, bank, SHOP).parties) == 2
 
 
@@ -206,7 +206,7 @@ def test_a_feature_that_determines_the_class_is_warned_of(tmp_path, cell, told):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         owners(tmp_path, bank, SHOP, bank={"features": {"a": kind}})
-    assert any("column 'a' tells the label 'y' in every row" in str(each.message) for each in caught) == told
+    assert any(re.search("column 'a' .* label 'y'", str(each.message)) for each in caught) == told
 
 
 @pytest.mark.filterwarnings("ignore")

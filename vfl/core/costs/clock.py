@@ -87,7 +87,7 @@ def simulated(
 def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tuple[float, float, float, float]:
     """Return the same of a real machine, from its own clock and the server's while orders were under way.
 
-    Time without computation is the link's. Its two directions and its latency cannot be told apart: each direction gets
+    Time without computation is the link's. Its two directions and its latency cannot be separated: each direction gets
     the share of its bytes. If exchanges overlap, the link's time hidden behind computation is not known either: it is
     computed by inverting ``overlapped``, which gives an upper bound.
     """

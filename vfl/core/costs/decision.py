@@ -99,7 +99,7 @@ class Goal:
 
 
 def rates_of(rounds: Sequence[Spent]) -> Rates:
-    """Return a party's rates from its rounds so far, of which there must be at least one.
+    """Return a party's rates from its rounds so far, at least one.
 
     Time does not fall quite in proportion to multiply-accumulates: so only rounds of the present width count for
     seconds per multiply-accumulate. Pruning takes time outside the link: so rates of the link come from rounds that did
@@ -183,8 +183,8 @@ def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict
     if not late and not worth_it(present, wanted):
         return dict(present)
     chosen = dict(wanted)
-    # One party after another, each judged with what was decided for those before: those that are harmless alone may
-    # together miss the goal, or give up a sum that is worth it. What still changes is to be worth it, too.
+    # One party after another, each judged with what was decided for those before: changes that are harmless by
+    # themselves may together miss the goal, or give up a sum that is worth it.
     for name in wanted:
         unchanged = chosen | {name: present[name]}
         small = not worth_it({name: present[name]}, {name: wanted[name]}) and not worth_it(unchanged, wanted)

@@ -102,7 +102,7 @@ def check_report(
 
     ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
     clock; ``local``: the party trained alone. The server does not know a model's size (its inputs are the party's
-    own): the first report tells it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole
+    own): the first report has it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole
     images, else they are bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
@@ -148,7 +148,7 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
 def _check_size(report: RoundReport, before: RoundReport) -> None:
     """Raise MessageError unless the size is equal to the last one at the same alpha, else no larger at a larger.
 
-    Multiply-accumulates are compared with those of images of the same size alone.
+    Multiply-accumulates are compared only with those of images of the same size.
     """
     same, above = report.alpha == before.alpha, report.alpha > before.alpha
     agree = operator.eq if same else operator.le if above else operator.ge  # below: back from an older checkpoint

@@ -27,7 +27,7 @@ class Noise:
     """Standard normal numbers, a function of a secret and of values."""
 
     secret: bytes
-    """Secret of up to 64 bytes, known to one side alone."""
+    """Secret of up to 64 bytes that only one side knows."""
 
     def of(self, values: Tensor, *shape: int) -> Tensor:
         """Return noise [*shape] for some float32 values; equal values always give the same noise."""

@@ -31,7 +31,7 @@ ROW_BY_ROW = (
     *(MLP, PlaceholderMLP, MemberHeads, nn.ModuleList, nn.Sequential),
     *(nn.Linear, nn.LayerNorm, nn.Dropout, *ACTIVATIONS),
 )
-"""Modules of which each row's output depends on that row only."""
+"""Modules whose output for a row depends only on that row."""
 
 
 def epsilon_of(strength: float, releases: int, delta: float) -> float:
@@ -61,7 +61,7 @@ def movers(config: ExperimentConfig, trainer: HeadTrainer, *, weighted: bool) ->
     """
     task = trainer.task
     by = {
-        # One party alone learns nothing of others' features, and knows its own.
+        # A single party learns nothing of others' features, and knows its own.
         "BatchNorm (batch_norm of a party's model)": config.normalises_by_batch and len(config.parties) > 1,
         "a head of other modules than row by row": any(type(each) not in ROW_BY_ROW for each in trainer.head.modules()),
         "an own loss": trainer.own_loss is not None,

@@ -1,1 +1,1 @@
-"""Origins of samples: one file per origin, each of which makes a `Source`."""
+"""Origins of samples: one file per origin; each makes a `Source`."""

@@ -1,7 +1,7 @@
 """Pools of images or text, and the draw of the samples that an experiment uses.
 
-An origin (one file each here) only tells the number of samples, their labels, and how to read some of them. So an image
-that was not chosen is never decoded.
+An origin (one file each here) has the number of samples, their labels, and a function that reads some of them. So an
+image that was not chosen is never decoded.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """One spelling of a value that is a category or a class, whatever kind of file holds it.
 
 A CSV file of pandas has True, 1.0 and 2024-05-01 where the same table in Parquet, of Polars or of R has true, 1 and
-2024-05-01T00:00:00: without types nobody can tell them from text. So each cell is spelt anew, by itself.
+2024-05-01T00:00:00: without types they look like text. So each cell is spelt anew, by itself.
 """
 
 import math
@@ -19,7 +19,7 @@ def spell(text: str) -> str:
 
     Booleans are true and false. A number has no zeros behind its last digit, and no exponent where it is whole and
     below 2**63; one with a fraction is the shortest that gives its float64. A time has a space before it, no zeros at
-    the end of its fraction, and is a day alone at midnight without a zone; UTC is Z. All else stays as it is.
+    the end of its fraction, and is only a day at midnight without a zone; UTC is Z. All else stays as it is.
     """
     if text in BOOLEANS:
         return BOOLEANS[text]

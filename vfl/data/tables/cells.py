@@ -48,7 +48,7 @@ FOREIGN = {
 }
 """Unreadable formats by patterns of the first bytes of their files."""
 STARTS = 16
-"""First bytes of a file that tell its format."""
+"""First bytes of a file, by its format."""
 SEPARATOR_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=([,;\t|])\r?$")
 """First line of a file for Excel, above the header."""
 

@@ -49,7 +49,7 @@ CODES = ("-9", "-99", "-999", "-9999", "-99999")
 """Numbers that may stand for a missing value where no other number of the column is negative."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
-LABELS_ALONE = "   # none: an owner of labels alone has no model, and sends nothing"
+LABELS_ALONE = "   # none: an owner with only labels has no model and sends nothing"
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
 CODE = re.compile(r"0\d+")
 KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)

@@ -24,7 +24,7 @@ MOST_CLASSES = 1000
 MOST_AMOUNTS = 100
 """Largest number of numeric classes, unless ``task: classification`` is given; with more the label is an amount."""
 ROWS_PER_VALUE = 5
-"""Rows of each class per distinct value from which a feature that tells the class is not due to chance."""
+"""Rows of each class per distinct value above which a feature that determines the class is no accident."""
 YAML_WORDS = {**dict.fromkeys(("yes", "on"), "true"), **dict.fromkeys(("no", "off"), "false")}
 """Words that YAML reads as booleans, so that a class of this name arrives as true or false."""
 CODE = re.compile(r"[+-]?0\d")
@@ -112,7 +112,7 @@ def positive_last(
 
 
 def classes_called(name: str, classes: Sequence[str]) -> list[str]:
-    """Return the class that is written so, else those of which it is another spelling."""
+    """Return the class with this spelling, else the classes of the same number or word."""
     return [each for each in classes if each == name] or [each for each in classes if _is_one(each, name)]
 
 
@@ -121,7 +121,7 @@ def _is_one(name: str, positive: str) -> bool:
 
 
 def count_classes(names: Collection[str]) -> int:
-    """Return the number of classes of a label's values, some of which may spell one number."""
+    """Return the number of classes of a label's values; two spellings of one number are one class."""
     numbers = {_number(name) for name in names}
     return len(names if None in numbers or any(map(CODE.match, names)) else numbers)
 
@@ -167,7 +167,7 @@ def tell_alike(
 
 
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:
-    """Raise TableError for a feature whose cells equal the label's; warn of one that tells the class in every row."""
+    """Raise TableError for a feature whose cells equal the label's; warn of one that determines the class."""
     wanted = table.columns[label]
     several = isinstance(wanted, Categories) and len(np.unique(wanted.codes[rows])) > 1
     for name, column in table.columns.items():
@@ -177,7 +177,7 @@ def refuse_copies(table: Table, label: str, rows: Rows) -> None:
         if _same(wanted, column, rows):
             raise TableError(f"{where} is the label {label!r} under another name; make it ignore")
         if several and _tells(_places(wanted, rows), column, rows):
-            warnings.warn(f"{where} tells the label {label!r} in every row; is it known beforehand?", stacklevel=3)
+            warnings.warn(f"{where} determines the label {label!r} in every row; is it known beforehand?", stacklevel=3)
 
 
 def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:

@@ -154,7 +154,7 @@ class TablePreparation(Preparation):
         return torch.from_numpy(np.array(places).reshape(len(places), len(numbers_BF))).T
 
     def far(self, samples: Samples) -> list[tuple[int, int]]:
-        """Return (row, number) of the cells that are clipped; none where numbers are positions alone."""
+        """Return (row, number) of the cells that are clipped; none if numbers are only positions."""
         if self.edges and not self.both:
             return []
         cells: list[tuple[int, int]] = []

@@ -40,7 +40,7 @@ def raw_samples(
         column = table.columns.pop(name)
         assert isinstance(column, Numbers)
         for (rows, _), values_NF in zip(chosen, values, strict=True):
-            values_NF.numpy()[:, place] = column.values[rows]  # for row -1 the last row's: `present` says so
+            values_NF.numpy()[:, place] = column.values[rows]  # row -1 is the last row; `present` marks it as missing
     for place, name in enumerate(categories):
         column = table.columns.pop(name)
         assert isinstance(column, Categories)

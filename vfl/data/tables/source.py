@@ -441,7 +441,7 @@ class Tables(Source):
         return unless_all(np.stack([held[owner][part] for owner in self.parties], axis=1))
 
     def _groups(self, joined: Joined, tables: Mapping[str, Table]) -> Groups | None:
-        """Return the group of each sample; None without groups, or where they are the label owner's alone."""
+        """Return the group of each sample; None without groups, or if only the label owner knows them."""
         group = self.data.group
         found = [] if group is None else [owner for owner, table in tables.items() if (group,) in table.keys]
         if group is None or (not found and not self.data.validation_share):

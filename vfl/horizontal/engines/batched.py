@@ -53,7 +53,7 @@ class BatchedEngine(LocalEngine):
     def _compare_with_module(self) -> None:
         """Raise ConfigError unless a pass of two clients gives the module's own gradients and draws nothing.
 
-        What a module's code does with its layers, or draws by a function, cannot be told from their types. In double
+        What a module's code does with its layers, or draws by a function, does not follow from their types. In double
         precision, so that no rounding on any device is taken for a difference.
         """
         if all(type(each).__module__.startswith(KNOWN) for each in self.model.module.modules()):

@@ -25,12 +25,12 @@ class DistributedEngine:
     inner: Engine
     """Engine that trains this worker's clients one by one, so that no result depends on which others it trains."""
     model: FlatModel
-    """Model that tells the sizes."""
+    """Model with the sizes of all vectors."""
     workers: Workers
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train this worker's share and return the results of all. Raises PeerLost."""
-        # Every worker shares out all tasks by the same numbers, so that nobody has to be told.
+        # Every worker shares out all tasks by the same numbers, so no worker needs a message.
         work = [task.samples + (len(task.rows_N) if task.full_gradient else 0) for task in tasks]
         own = share_out(work, self.workers.size)[self.workers.rank]
         table = _Table(tasks, self.model)

@@ -20,7 +20,7 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule
 SERIES_BELOW = 1e-4
 """Bound of u or z below which a series is more exact than the closed form, which cancels."""
 NEWTON_STEPS = 2
-"""Steps of Newton's method, each of which doubles the number of correct digits."""
+"""Steps of Newton's method; each doubles the number of correct digits."""
 
 
 def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:

@@ -1,7 +1,7 @@
 """Device selection by a linear program, for gamma = eta_g / L near 0 (Problem P5).
 
 theta = 1 / (1'a), alpha = theta a and beta = theta b make the mean of 1/tau_i linear. As nothing in that mean rewards a
-second device, its optimum is one device: the one of most steps that can meet the deadline alone.
+second device, its optimum is one device: the one of most steps that meets the deadline by itself.
 """
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
@@ -55,5 +55,5 @@ def _solve_program(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, fl
         bounds=[(0, 1)] * count + [(0, None)] * count + [(1 / count, 1)],
         method="highs",
     )
-    assert solution.success, solution.message  # one reachable device alone is always a solution
+    assert solution.success, solution.message  # a single reachable device is always a solution
     return solution.x[:count], float(solution.x[-1])

@@ -23,7 +23,7 @@ ROUNDING = 1e-12
 def greedy(cell: Cell, gamma: float) -> Schedule:
     """Select devices as long as the objective falls and the deadline holds; return an empty schedule if none meets it.
 
-    The first is the device of most steps that can meet the deadline alone (choice: among equals the one that is done
+    The first is the device of most steps that meets the deadline by itself (choice: among equals the one that is done
     first). Then, of those that lower the objective (gamma = eta_g / L), always the one with the shortest round.
     """
     needs_K = needed_bands(cell, cell.deadline_s)
