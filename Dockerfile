@@ -11,11 +11,11 @@ COPY models models
 COPY parties parties
 COPY scripts scripts
 COPY vfl vfl
-# Headers, the packages' own tests, parts of Arrow that lvfl never loads, and pip are of no use in a process that serves.
+# Headers, the packages' own tests and pip are of no use in a process that serves.
 RUN /opt/lvfl/bin/pip install --no-cache-dir --no-compile ".[serve]" \
     && cd /opt/lvfl/lib/python3*/site-packages \
     && find . -type d \( -name tests -o -path ./torch/include -o -path ./pyarrow/include \) -prune -exec rm -r {} + \
-    && rm -rf pip pip-* torch/test pyarrow/*flight* pyarrow/*substrait*
+    && rm -rf pip pip-* torch/test
 # The root file system is read-only: what a training and a service import is compiled here, by a training of one round.
 RUN cd /tmp && PATH=/opt/lvfl/bin:$PATH \
     && lvfl train quickstart_tables training.rounds=1 --processes --run-dir run && rm -r run \
