@@ -45,7 +45,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import Split
 from vfl.data.sources.objects import Objects
 from vfl.data.tables.join import draw_share
-from vfl.predict.start_from import start_of
+from vfl.predict.start_from import config_to_build, start_of
 from vfl.runs.loop import Callback
 from vfl.runs.mode import Built, Stage
 from vfl.runs.optim import MakeOptimizer
@@ -198,6 +198,7 @@ def _build(split: Split, given: GivenModules, built: list[InProcess], config: Ex
     source = Objects(config.data, config.seed)
     source.task, source.given = config.task, split
     start = start_of(config, stage.run_dir)
+    config = config_to_build(config, stage.run_dir)
     built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given, start))
     return Built(built[0].server)
 

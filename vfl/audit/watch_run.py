@@ -35,7 +35,7 @@ from vfl.core.label_protocol import PartyProtocol
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording
-from vfl.predict.start_from import start_of
+from vfl.predict.start_from import config_to_build, start_of
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.runtime import start_runtime, use_threads_for
 from vfl.runs.stored_run import Run
@@ -110,7 +110,7 @@ def audit_recorded(
         raise ConfigError(
             f"--processes: recordings of one round are needed, got {[each.round_index for each in recorded]}"
         )
-    built = build_in_process(config, start_runtime(config), start=start_of(config, run_dir))
+    built = build_in_process(config_to_build(config, run_dir), start_runtime(config), start=start_of(config, run_dir))
     parties = {party.name: party for party in built.parties}
     if unknown := [each.party for each in recorded if each.party not in parties]:
         raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")

@@ -327,6 +327,8 @@ class ExperimentConfig(Section):
     def _check_vertical(self) -> None:
         self.training.loss.check(self.task)
         self.training.check_local_rounds()
+        if self.training.start_from is not None and self.models.begins_with_weights:
+            raise ValueError("models.feature.weights: training.start_from brings the weights; leave one of them out")
         parties = self.parties
         _check_names(parties)
         named = {

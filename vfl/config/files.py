@@ -259,6 +259,8 @@ def models_beside(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
             return {inner: placed(f"{key}.{inner}", each) for inner, each in cast(dict[Any, Any], value).items()}
         if isinstance(value, list):  # a sweep's
             return [placed(key, each) for each in cast(list[Any], value)]
+        if key.endswith(".weights") and isinstance(value, str):
+            return str(folder / value)
         return beside(folder, value) if key.endswith(".kind") and isinstance(value, str) else value
 
     return {

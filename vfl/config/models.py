@@ -1,6 +1,6 @@
 """Settings of the models: ``models``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -34,6 +34,10 @@ class FeatureModelConfig(Section):
     options: dict[str, Any] = Field(default={})
     """torchvision: name, and further arguments of its function; code of yours: its keyword arguments; else settings of
     a model of another package, which checks them."""
+
+    weights: Path | None = None
+    """File of weights with which the training begins: safetensors, or a state dict (read without unpickling code).
+    Relative to the YAML file; never downloaded. The layer that gives the embedding may be another one there."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""
@@ -75,9 +79,24 @@ class ModelsConfig(Section):
 
     def with_whole_paths(self) -> "ModelsConfig":
         """Return the same with absolute paths of files that owners bring."""
-        feature, *parties = (
-            each.model_copy(update={"kind": beside(Path().absolute(), each.kind)}) for each in self._features().values()
+        return self._each(
+            lambda each: {
+                "kind": beside(Path().absolute(), each.kind),
+                "weights": each.weights and each.weights.absolute(),
+            }
         )
+
+    def without_weights(self) -> "ModelsConfig":
+        """Return the same for models whose weights a checkpoint has: files that they began with may be gone."""
+        return self._each(lambda _: {"weights": None})
+
+    @property
+    def begins_with_weights(self) -> bool:
+        """A model begins with the weights of a file."""
+        return any(each.weights is not None for each in self._features().values())
+
+    def _each(self, update: Callable[[FeatureModelConfig], dict[str, object]]) -> "ModelsConfig":
+        feature, *parties = (each.model_copy(update=update(each)) for each in self._features().values())
         return self.model_copy(update={"feature": feature, "parties": dict(zip(self.parties, parties, strict=True))})
 
     def note_own(self) -> None:

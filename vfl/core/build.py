@@ -26,6 +26,7 @@ from vfl.core.feature_models import (
 )
 from vfl.core.finished_party import FinishedParty
 from vfl.core.head import Head, HeadTrainer, OwnLoss, load_head
+from vfl.core.initial_weights import load_weights
 from vfl.core.joint_model import JointModel
 from vfl.core.label_protocol import (
     HeadReplica,
@@ -190,6 +191,7 @@ def build_party(
     """
     settings, given = feature_config(config, name), given or GivenModules()
     model = build_dense_model(name, data, config, given)
+    weights_file = settings.weights and load_weights(model, settings.weights, name, settings.embedding_size)
     pair = data.train.held_rows()[:2]
     noisy, joined = config.privacy, len(config.parties) > 1
     counted = noisy.embeddings == "gaussian" or (noisy.gradients == "gaussian" and joined)
@@ -205,7 +207,9 @@ def build_party(
     sender = EmbeddingSender(build_receiver(name, len(data.train), config))
     protocol = build_party_protocol(name, labels, config, runtime)
     defence = party_defence(config.privacy, secret or shared_secret(config, name))
-    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
+    party = FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
+    party.weights_file = weights_file
+    return party
 
 
 def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, runtime: Runtime) -> FinishedParty:

@@ -98,6 +98,8 @@ class FeatureParty(FinishedParty):
         """Share of their sides with which ``train`` and ``test`` have the images of ``data``."""
         self.may_rest = config.training.party_dropout > 0
         """Rows that it has may be left out of a round; the choice reveals something of what the server knows."""
+        self.weights_file: str | None = None
+        """Digest of the file whose weights the model began with; None if it began with none."""
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         """Rows in which the party takes part, for each exchange of the present round."""
@@ -326,6 +328,7 @@ class FeatureParty(FinishedParty):
             evaluation_macs=self.evaluated.macs,
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
+            weights_file=self.weights_file,
         )
 
     def state_dict(self) -> State:
@@ -344,6 +347,7 @@ class FeatureParty(FinishedParty):
             "round": self.round_index,
             "beta": self.beta,
             "resolution": self.resolution,
+            **({} if self.weights_file is None else {"weights_file": self.weights_file}),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -352,6 +356,7 @@ class FeatureParty(FinishedParty):
         self.resize(state.get("resolution", 1.0))  # first: it forgets the finished model
         self.load_finished(state)
         self.round_index = int(state["round"])
+        self.weights_file = state.get("weights_file")
         load_optimizer_state(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])

@@ -281,7 +281,12 @@ class HeadServer:
             "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
             "model_digest": combined_digest(weights),
             "finished_model_digest": combined_digest(finished),
-            "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
+            "parties": {
+                name: self.reports.present(name)
+                | self.ledger.summary(name)
+                | ({"weights_file": file} if (file := described[name].weights_file) else {})
+                for name in self.roster.names
+            },
             **({"positive_class": positive} if (positive := self.trainer.task.positive) else {}),
             "constant": self.trainer.task.constant(
                 exchanges.labels_N, exchanges.weights_N, self.joint.samples.values, self.joint.samples.weights

@@ -168,6 +168,8 @@ class Description(Control):
     """Multiply-accumulates of evaluation since round 0."""
     widths: Widths
     original_widths: Widths
+    weights_file: Sha256 | None = None
+    """Digest of the file whose weights the model began with; None if it began with none."""
 
     @model_validator(mode="after")
     def _of_one_model(self) -> Self:

@@ -15,7 +15,7 @@ from vfl.console import numbers_table
 from vfl.core.costs.decision import past_ratios
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
-from vfl.predict.start_from import start_of
+from vfl.predict.start_from import config_to_build, start_of
 from vfl.runs.mode import Built, Mode, Stage
 from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import REACHED
@@ -83,7 +83,9 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
             "warning: privacy.record: ignored, as all parties are in this process; lvfl audit needs none"
         )
     start = start_of(config, stage.run_dir)
-    server = build_in_process(config, stage.runtime, stage.progress.on_step, start=start).server
+    server = build_in_process(
+        config_to_build(config, stage.run_dir), stage.runtime, stage.progress.on_step, start=start
+    ).server
     server.past_ratios = past_ratios(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 

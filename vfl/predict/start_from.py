@@ -13,7 +13,7 @@ from typing import Any
 from vfl.config import ConfigError, ExperimentConfig, with_whole_paths
 from vfl.core.build import Start, feature_config
 from vfl.core.party import SECTION
-from vfl.predict.trained_run import read_checkpoint, whole_states
+from vfl.predict.trained_run import read_checkpoint, whole_states, without_weights
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.stored_run import Run
@@ -36,6 +36,11 @@ def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
         if any("raw" not in states[name] for name in config.parties):
             raise ConfigError(f"{run}: {EARLIER}")
         return Start(states, fresh=True)
+
+
+def config_to_build(config: ExperimentConfig, run_dir: Path) -> ExperimentConfig:
+    """Return the experiment, without files of weights once the training in ``run_dir`` has a checkpoint."""
+    return without_weights(config) if CheckpointStore(run_dir / "checkpoints").rounds() else config
 
 
 def server_start(config: ExperimentConfig, run_dir: Path) -> Start | None:
@@ -117,7 +122,7 @@ def _fixed(config: ExperimentConfig) -> dict[str, Any]:
     models = {
         f"models.parties.{name}.{key}": value
         for name in config.parties
-        for key, value in feature_config(config, name).model_dump(exclude={"dropout"}).items()
+        for key, value in feature_config(config, name).model_dump(exclude={"dropout", "weights", "freeze"}).items()
     }
     kinds = {key: value.rpartition("/")[2] for key, value in models.items() if key.endswith(".kind")}  # files may move
     return {

@@ -65,7 +65,7 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     other processes keep the parties' models, ValueError if the data has changed or is missing.
     """
     own, sections = whole_states(run, done)
-    config = config or own
+    config = without_weights(config or own)
     start = None if config.training.start_from is None else Start(sections, fresh=False)
     source = open_source(config)
     load_all_names(source, sections)
@@ -149,7 +149,12 @@ def whole_states(run: Run, done: int | None = None) -> tuple[ExperimentConfig, d
     config, sections = trained.config, trained.sections
     for name in config.parties:
         sections[name] = _whole_state(run, name, sections[name])
-    return config, sections
+    return without_weights(config), sections
+
+
+def without_weights(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the experiment of models whose weights a checkpoint has."""
+    return config.model_copy(update={"models": config.models.without_weights()})
 
 
 def load_party(run: Run, done: int | None = None) -> tuple[FeatureParty, Source, Samples] | None:
@@ -163,7 +168,7 @@ def load_party(run: Run, done: int | None = None) -> tuple[FeatureParty, Source,
     state = run.checkpoints.load(done or rounds[-1]).get(SECTION) if rounds else None
     if state is None:
         return None
-    config, name = run.config, state["name"]
+    config, name = without_weights(run.config), state["name"]
     source = open_source(config)
     check_whole_images(run, {state["name"]: state})
     if "raw" not in state:

@@ -37,6 +37,7 @@ from vfl.parties.network.training_terms import agreement, labels_digest
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start
+from vfl.predict.trained_run import without_weights
 from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
@@ -187,7 +188,8 @@ def restorer(
 
     def restore(state: State | None) -> FeatureParty:
         secret = noise_key(config, run_dir)
-        party = build_party(name, holding.prepared, holding.labels, config, runtime, team, secret)
+        begun = config if state is None else without_weights(config)
+        party = build_party(name, holding.prepared, holding.labels, begun, runtime, team, secret)
         if config.training.labels == "server":
             use_threads_for(config, party.macs)
         if state is not None:
