@@ -38,6 +38,9 @@ class FeatureModelConfig(Section):
     weights: Path | None = None
     """File of weights with which the training begins: safetensors, or a state dict (read without unpickling code).
     Relative to the YAML file; never downloaded. The layer that gives the embedding may be another one there."""
+    freeze: tuple[str, ...] = ()
+    """Names of parts of the model that are not trained, as [features.0, features.1]; what is below them is frozen too,
+    statistics of batch normalizations included."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from vfl.base.random import generator
 from vfl.compression.dependency import modules_by_name
+from vfl.core.frozen import StillNorm
 from vfl.runs.runtime import Runtime
 
 Statistics = dict[str, Tensor]
@@ -29,8 +30,8 @@ def sample_rows(seed: int, samples: int, wanted: int) -> Tensor:
 
 
 def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
-    """Return the layers that keep running statistics, by name."""
-    layers = modules_by_name(model).items()
+    """Return the layers that keep running statistics and are not frozen, by name."""
+    layers = ((name, each) for name, each in modules_by_name(model).items() if not isinstance(each, StillNorm))
     return {name: layer for name, layer in layers if isinstance(layer, BatchNorm) and layer.track_running_stats}
 
 

@@ -25,6 +25,7 @@ from vfl.core.feature_models import (
     mixes_rows,
 )
 from vfl.core.finished_party import FinishedParty
+from vfl.core.frozen import freeze
 from vfl.core.head import Head, HeadTrainer, OwnLoss, load_head
 from vfl.core.initial_weights import load_weights
 from vfl.core.joint_model import JointModel
@@ -192,6 +193,7 @@ def build_party(
     settings, given = feature_config(config, name), given or GivenModules()
     model = build_dense_model(name, data, config, given)
     weights_file = settings.weights and load_weights(model, settings.weights, name, settings.embedding_size)
+    freeze(model, settings.freeze, name)
     pair = data.train.held_rows()[:2]
     noisy, joined = config.privacy, len(config.parties) > 1
     counted = noisy.embeddings == "gaussian" or (noisy.gradients == "gaussian" and joined)
@@ -217,7 +219,9 @@ def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, ru
     receiver = EmbeddingReceiver(name, feature_config(config, name).embedding_size, build_compressor(config.wire))
     sender = EmbeddingSender(receiver)
     defence = party_defence(config.privacy, shared_secret(config, name))
-    return FinishedParty(name, build_dense_model(name, data, config), data, sender, config, runtime, defence)
+    model = build_dense_model(name, data, config)
+    freeze(model, feature_config(config, name).freeze, name)
+    return FinishedParty(name, model, data, sender, config, runtime, defence)
 
 
 def build_dense_model(

@@ -25,6 +25,7 @@ from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
 from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
+from vfl.core.frozen import skipped_macs
 from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence
@@ -90,6 +91,8 @@ class FeatureParty(FinishedParty):
                 f"{name}: multiply-accumulates of {', '.join(sorted(counted.uncounted))} are not counted", stacklevel=2
             )
         self.unpruned_macs = self.macs = counted.layers.total()
+        self.skipped_macs = self.unpruned_skipped_macs = skipped_macs(self.model, *self.example)
+        """Multiply-accumulates of a sample's backward pass that frozen layers save, now and unpruned."""
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
@@ -164,7 +167,7 @@ class FeatureParty(FinishedParty):
             whole = self.train, self.test
             self.train, self.test = (resized(self.name, self.data, each, resolution) for each in whole)
         self.example = self.batch(self.train, self.train.held_rows()[:1])
-        self.macs = count_macs(self.model, *self.example)
+        self._count()
         self.evaluated.train = self.train
         self.evaluated.forget()
 
@@ -212,7 +215,7 @@ class FeatureParty(FinishedParty):
             sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
             gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
             self._descend(embedding_nD, gradient_nD, weights, samples)
-        self.meter.updated(self.unpruned_macs, samples, iterations)
+        self.meter.updated(self.unpruned_macs, samples, iterations, self.unpruned_skipped_macs)
         self.protocol.finish(iterations)
 
     def _descend(self, embedding_nD: Tensor, gradient_nD: Tensor, weights: Mapping[str, Tensor], samples: int) -> None:
@@ -225,7 +228,7 @@ class FeatureParty(FinishedParty):
             self.model.get_parameter(name).grad = weight.grad
         self.passes.team.add_gradients(self.model, samples)
         self.optimizer.step()
-        self.meter.backward(self.macs, samples)
+        self.meter.backward(self.macs, samples, self.skipped_macs)
 
     def prune(self) -> bool:
         """Prune to the round's alpha if it exceeds all earlier ones; measure Psi on the probe batch."""
@@ -237,7 +240,7 @@ class FeatureParty(FinishedParty):
         if pruned:
             if refit is not None:
                 self.meter.refit_macs = refit.macs
-            self.macs = count_macs(self.model, *self.example)
+            self._count()
             self.meter.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
             warnings.warn(
@@ -291,7 +294,7 @@ class FeatureParty(FinishedParty):
             gradient_nD, loss = protocol.classifier.step(embedding_nD, labels_n)
             losses.append(loss)
             self._descend(embedding_nD, gradient_nD, OWN, samples)
-        self.meter.updated(self.unpruned_macs, samples, iterations)
+        self.meter.updated(self.unpruned_macs, samples, iterations, self.unpruned_skipped_macs)
         return losses[:1]
 
     def _report(self, head_drift: float | None = None, own_loss: float | None = None) -> RoundReport:
@@ -304,6 +307,8 @@ class FeatureParty(FinishedParty):
             train_macs=self.meter.train_macs,
             unpruned_train_macs=self.meter.unpruned_train_macs,
             refit_macs=self.meter.refit_macs or None,
+            skipped_macs=self.meter.skipped_macs or None,
+            unpruned_skipped_macs=self.meter.unpruned_skipped_macs or None,
             train_time_s=fixed_seconds(self.meter.train_time_s),
             omega=finite(self.meter.omega / self.steps, f"omega/{self.name}"),
             psi=finite(self.meter.psi, f"psi/{self.name}"),
@@ -375,7 +380,12 @@ class FeatureParty(FinishedParty):
     def load_finished(self, state: State) -> None:
         """Load the finished model of a state and its preparation of samples, with any data."""
         super().load_finished(state)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the model's multiply-accumulates for a sample anew."""
         self.macs = count_macs(self.model, *self.example)
+        self.skipped_macs = skipped_macs(self.model, *self.example)
 
     def _restore_shapes(self, state: State) -> None:
         self.pruner.load_state_dict(state["pruner"], self.optimizer)

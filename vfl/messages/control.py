@@ -131,6 +131,10 @@ class RoundReport(Control):
     unpruned_train_macs: Count
     refit_macs: Count | None = None
     """Multiply-accumulates of refitting a pruned model, which come on top of train_macs; None: it was not refitted."""
+    skipped_macs: Count | None = None
+    """Multiply-accumulates of backward passes that frozen layers saved: train_macs is without them; None: 0."""
+    unpruned_skipped_macs: Count | None = None
+    """The same of unpruned_train_macs."""
     train_time_s: Seconds
     omega: Measure
     """Mean over the round's exchanges."""

@@ -23,6 +23,8 @@ class RoundMeter:
     train_macs: int = 0
     unpruned_train_macs: int = 0
     refit_macs: int = 0
+    skipped_macs: int = 0
+    unpruned_skipped_macs: int = 0
     train_time_s: float = 0.0
     omega: float = 0.0
     """Sum over the round's exchanges."""
@@ -49,13 +51,15 @@ class RoundMeter:
         """Count a forward pass with ``macs`` per sample."""
         self.train_macs += macs * samples
 
-    def backward(self, macs: int, samples: int) -> None:
-        """Count a backward pass."""
-        self.train_macs += BACKWARD_FORWARDS * macs * samples
+    def backward(self, macs: int, samples: int, skipped_macs: int = 0) -> None:
+        """Count a backward pass, of which frozen layers save ``skipped_macs`` per sample."""
+        self.train_macs += (BACKWARD_FORWARDS * macs - skipped_macs) * samples
+        self.skipped_macs += skipped_macs * samples
 
-    def updated(self, unpruned_macs: int, samples: int, iterations: int) -> None:
-        """Count an exchange's local iterations, also as the unpruned model would have taken them."""
-        self.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * unpruned_macs * samples
+    def updated(self, unpruned_macs: int, samples: int, iterations: int, skipped_macs: int = 0) -> None:
+        """Count an exchange's local iterations as the unpruned model, with as many frozen layers, would take them."""
+        self.unpruned_train_macs += ((1 + BACKWARD_FORWARDS) * unpruned_macs - skipped_macs) * iterations * samples
+        self.unpruned_skipped_macs += skipped_macs * iterations * samples
 
     def sent(self, dense_nD: Tensor, sent_nD: Tensor) -> None:
         """Add the error between a batch's embeddings and those sent."""

@@ -129,7 +129,8 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
 
     A party that was pruned in the round had embedded the first samples, under way at that moment, before.
     """
-    unpruned, rest = divmod(report.unpruned_train_macs, forwards)
+    skipped, unpruned_skipped = report.skipped_macs or 0, report.unpruned_skipped_macs or 0
+    unpruned, rest = divmod(report.unpruned_train_macs + unpruned_skipped, forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {forwards} passes")
     # Squared: a layer loses outputs, and inputs with the layer before it.
     least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
@@ -139,7 +140,10 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
         least <= report.macs_per_sample <= unpruned,
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
     )
-    more = report.train_macs - forwards * report.macs_per_sample
+    passes = forwards // 3 * 2  # two of three are of the backward pass
+    for macs, each, what in ((skipped, report.macs_per_sample, ""), (unpruned_skipped, unpruned, "unpruned_")):
+        _check(macs <= passes * each, f"{what}skipped_macs {macs} for {passes} passes")
+    more = report.train_macs + skipped - forwards * report.macs_per_sample
     extra, rest = divmod(more, embedded_twice) if embedded_twice else (0, more)
     spent = rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)
     _check(spent, f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")

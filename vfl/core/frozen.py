@@ -1,0 +1,93 @@
+"""Parts of a feature model that training leaves as they are: ``models.feature.freeze``.
+
+Their parameters get no gradient, so that the optimizer keeps no state of them and their layers do no backward work, but
+for passing a gradient on to trained layers before them. Batch normalizations keep their statistics, in evaluation too.
+Pruned with the rest, they lose channels and stay frozen.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# torch's own signatures are partly untyped.
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from vfl.base.errors import ConfigError
+from vfl.base.macs import measure_macs
+from vfl.base.spelling import nearest_name
+
+
+class StillNorm:
+    """Mixed into a batch normalization: it normalises with its running statistics in training, too."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Stay in evaluation mode."""
+        return cast(Any, super()).train(False)
+
+
+@cache
+def _still(norm: type) -> type:
+    return type(f"Still{norm.__name__}", (StillNorm, norm), {})
+
+
+def freeze(model: nn.Module, prefixes: Sequence[str], party: str) -> None:
+    """Freeze the parameters and batch normalizations whose dotted names begin with a prefix, part by part.
+
+    Raises ConfigError, one line, for a prefix that matches nothing, and if nothing would be trained.
+    """
+    modules, parameters = _modules(model), dict(model.named_parameters())
+    for prefix in prefixes:
+        below = {name for name in (*modules, *parameters) if f"{name}.".startswith(f"{prefix}.")}
+        if not below or not prefix:
+            known = nearest_name(prefix, [name for name in modules if name.count(".") < 2 and name])
+            raise ConfigError(f"models: {party}'s freeze: {prefix!r} is no part of the model{known}")
+        for name in below & parameters.keys():
+            parameters[name].requires_grad_(False)
+        for name in below & modules.keys():
+            layer = modules[name]
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, StillNorm):  # pyright: ignore[reportPrivateUsage]  # the class of all of them
+                layer.__class__ = _still(type(layer))
+                layer.eval()
+    if prefixes and not any(each.requires_grad for each in parameters.values()):
+        raise ConfigError(f"models: {party}'s freeze: leaves nothing to train; freeze fewer parts")
+
+
+def skipped_macs(model: nn.Module, *example: Tensor) -> int:
+    """Return the multiply-accumulates of a sample's backward pass that frozen layers save.
+
+    A layer's backward pass counts as two forward ones: one for the gradient of its weights, which a frozen layer does
+    not need, and one for that of its input, which it needs only if a layer before it is trained.
+    """
+    frozen = {name: each for name, each in _modules(model).items() if _is_frozen(each)}
+    if not frozen:
+        return 0
+    passing: set[str] = set()
+
+    def note(name: str, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
+            passing.add(name)
+
+    hooks = [each.register_forward_pre_hook(partial(note, name)) for name, each in frozen.items()]
+    modes = {each: each.training for each in model.modules()}
+    try:
+        model.eval()  # draws nothing and leaves the statistics
+        with torch.enable_grad():
+            model(*(each[:1] for each in example))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for each, mode in modes.items():
+            each.training = mode
+    counts = measure_macs(model, *example).layers
+    return sum(counts[name] * (1 if name in passing else 2) for name in frozen)
+
+
+def _is_frozen(layer: nn.Module) -> bool:
+    own = [*layer.parameters(recurse=False)]
+    return bool(own) and not any(each.requires_grad for each in own)
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    return dict(cast(Any, model).named_modules())
