@@ -29,9 +29,9 @@ class DatasetConfig(Section):
     """The source of the samples."""
 
     kind: Annotated[str, name_in(SOURCES)] = "digits"
-    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); objects: what a
-    Python program gave `vfl.fit`; or a source of an installed package (docs/extending.md)."""
+    """digits: scikit-learn's 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf, text (horizontal only): docs/data.md; objects: from ``vfl.fit``; or a source of an
+    installed package."""
     root: Path | None = None
     """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
@@ -53,9 +53,9 @@ class AugmentationConfig(Section):
     """Other views of an owner's own training images; evaluation, export and serving see the images themselves."""
 
     shift: Count = 0
-    """Images only: largest shift in pixels, up or down and left or right, drawn anew for each row and pass; what moves
-    in is 0, the training images' mean. 0: none. It costs no messages and no multiply-accumulates. With
-    lightweighting.resolution they are pixels of the round's images."""
+    """Images only: largest shift in pixels, drawn anew for each row and pass; what moves in is the training images'
+    mean. 0: none. It costs no messages and no multiply-accumulates. With lightweighting.resolution they are pixels of
+    the round's images."""
     begin: Annotated[Count, Field(alias="from")] = 0
     """First round with it."""
 
@@ -79,21 +79,21 @@ class DataConfig(Section):
     test_file: Annotated[Path | None, OWN] = None
     """Tables only: a table with the keys of the test samples, used instead of test_share."""
     group: Annotated[str | None, OWN] = None
-    """Tables only: column of the label owner's table, such as person: samples of one value are all test samples or all
-    training samples. An owner's own process without a match needs the column as well."""
+    """Tables only: column of the label owner's table, such as person; samples of one value are all test or all training
+    samples. An owner's own process without a match needs the column as well."""
     validation_share: Annotated[Fraction, OWN] = 0.0
-    """Tables only: share of the training samples, drawn with the seed, that is evaluated instead of trained on.
-    Patience, sweeps and searches then see these samples and not the test samples."""
+    """Tables only: share of the training samples that is evaluated instead of trained on. Patience and sweeps then see
+    these and not the test samples."""
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
-    """Tables of two classes only: the class whose probability AUC, F1 and average precision judge and the threshold
-    is for; null: the second one, by number or by name."""
+    """Tables of two classes: the class that AUC, F1, average precision and the threshold are of; null: the second one,
+    by number or by name."""
     numbers: Annotated[Numbers | None, OWN] = None
-    """Tables only: how models read numbers. standardised: each as one value; quantiles: by its position among quantiles
-    of the owner's training rows, as one value per bin; both: of models.members, half read either (docs/data.md). null:
-    quantiles for a regression with 1,000 training rows or more, else standardised."""
+    """Tables only. standardised: a number is one value; quantiles: a value per bin between quantiles of the training
+    rows; both: of models.members, half read either (docs/data.md). null: quantiles for a regression with 1,000 training
+    rows or more, else standardised."""
     file: Annotated[Path | None, OWN] = None
-    """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's labels.
-    Training in one process loads the data set instead."""
+    """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's
+    labels."""
     labels_file: Annotated[Path | None, OWN] = None
     """Separate processes with training.labels shared only: a party's copy of the training labels."""
 

@@ -81,11 +81,11 @@ class TrainingConfig(Section):
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
-    """Exchanges by which parties run ahead: they embed while an update travels, so an embedding lacks that many of the
-    latest updates. 0 waits for each update."""
+    """Exchanges by which parties run ahead: an embedding lacks that many of the latest updates. 0 waits for each
+    update."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
-    """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
-    stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
+    """Probability that a sample is trained without a party, drawn for each sample and party; at least one stays. A
+    learned placeholder replaces the missing embedding, so that the model can predict without a party."""
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
     """Weight of each party's own loss beside that of the head: a linear classifier on its embedding answers for it, on
     the rows in which it takes part. It keeps a party learning what the others answer already. 0 has no classifiers."""
@@ -98,13 +98,13 @@ class TrainingConfig(Section):
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
-    """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
-    the class). null weighs all samples alike."""
+    """Weight of a class's samples in the loss, by its name (else 1); balanced: N / (classes x samples of the class).
+    null weighs all samples alike."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
     """Share of each label, in the training loss, that is spread evenly over all classes."""
     start_from: Annotated[Path | None, OWN] = None
-    """Folder, or name below runs, of a finished run whose models and preparation of columns this training begins with,
-    on new or further rows of the same columns; of several processes each names its own folder of that run."""
+    """Finished run (folder, or name below runs) whose models and preparation of columns this training begins with, on
+    new or more rows. Each process names its own folder of that run."""
 
     def check_local_rounds(self) -> None:
         """Raise ValueError unless parties can train alone."""
@@ -133,30 +133,30 @@ class EvaluationConfig(Section):
     batch_size: Annotated[Positive, OWN] = 512
     """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics when a party's model is evaluated, predicted with or exported.
-    estimated: those of a fixed, seeded sample of the party's training rows, under the current weights; running:
-    the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
-    ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
+    """BatchNorm's statistics for evaluation, prediction and export. estimated: those of a seeded sample of the party's
+    training rows, under the current weights; running: the training's own, which lag behind and are wrong right after a
+    pruning; both: estimated, with ``accuracy/test_running`` and ``loss/test_running`` beside it. Vertical learning
+    only."""
     statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
         STATISTICS_SAMPLES
     )
     """Rows of that sample (all, where fewer are there), as one batch."""
     subsets: Annotated[bool, OWN] = False
-    """Test every set of parties as if the others were absent: all sets of up to six parties, above that those that lack
-    one party, and single ones. Vertical learning only."""
+    """Test sets of parties as if the others were absent: all sets of up to six parties, above that all but one, and
+    single ones. Vertical learning only."""
     sparsified: Annotated[bool, SHARED] = False
     """Evaluate the embeddings as they would be sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None
-    """Metric by which patience, sweeps, searches and reports compare models; null: accuracy, for two-class tables auc,
-    for regression rmse, or that of training.loss."""
+    """Metric by which patience, sweeps and reports compare models; null: accuracy, for two-class tables auc, for
+    regression rmse, or that of training.loss."""
     tell_parties: Annotated[bool, OWN] = False
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
     """Two classes only: probability from which the second class is predicted, for f1, precision, recall, accuracy and
     the confusion matrix."""
     decision: Annotated[Costs | None, OWN] = None
-    """Two classes only: costs of a false positive and a false negative, {fp: 1, fn: 20}. The summary then has the
-    threshold that they give, fp / (fp + fn), and its costs, recall, precision and confusion matrix."""
+    """Two classes only: costs of a false positive and a false negative, {fp: 1, fn: 20}. The summary then has their
+    threshold, fp / (fp + fn), with its costs, recall, precision and confusion matrix."""
 
     @field_validator("decision")
     @classmethod
@@ -240,14 +240,13 @@ class ExperimentConfig(Section):
     mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads. null: 1 where a step of the largest model has fewer than 100 million multiply-accumulates, else
-    PyTorch's choice; the run's config.yaml has the number. Parties and servers on machines of their own choose by their
-    own models, with labels shared PyTorch's number. The same bits need the same number. Unless you set it or
-    OMP_WAIT_POLICY, commands set GOMP_SPINCOUNT=2000, so that threads that wait soon free their cores; in a Python
-    program set it before importing torch."""
+    """CPU threads; the same bits need the same number. null: 1 if a step of the largest model has fewer than 100
+    million multiply-accumulates, else PyTorch's choice; the run's config.yaml has the number. With labels shared,
+    separate processes take PyTorch's number. Commands set GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY, so
+    that waiting threads free their cores; a Python program sets it before it imports torch."""
     parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties that compute at the same time if all are in one process, each with its share of ``threads``. The bits are
-    those of one party after another with as many threads; their measured times include waiting for one another."""
+    """Parties of one process that compute at the same time, each with its share of ``threads``. The bits do not depend
+    on it, for as many threads a party; measured times include waiting."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"

@@ -49,9 +49,9 @@ class SpeedConfig(Section):
     """SGD steps per simulated second of the devices."""
 
     kind: Literal["fixed", "groups", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
-    """groups: as ``groups`` says; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters of whole normals
-    around 2 to 5, redrawn every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded
-    up; gaussian: rounded down, at least 1."""
+    """groups: as ``groups`` says; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters around 2 to 5, redrawn
+    every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded up; gaussian: rounded
+    down, at least 1."""
     mean: Annotated[AboveZero, UsedWith("kind", "fixed", "uniform", "exponential", "gaussian")] = 1.0
     """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
     std: Annotated[NotNegative, UsedWith("kind", "uniform", "gaussian")] = 0.0
@@ -93,8 +93,8 @@ class WorkConfig(Section):
     incomplete_share: Annotated[Number, Field(ge=0, le=1), UsedWith("kind", "partial")] = 0.5
     """rho: chance that a client of ``partial`` work is one that may end early."""
     max_missing_epochs: Annotated[Positive | None, UsedWith("kind", "partial")] = None
-    """Such a client skips between 0 and this many of its epochs, all numbers equally likely. This is tau_max - 1, as
-    tau_i is E - E_i + 1; null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
+    """Such a client skips 0 to this many epochs, all numbers equally likely. This is tau_max - 1; null is local_epochs
+    - 2 (the paper's tau_max = E - 1), at least 1."""
 
     def missing_epochs(self, local_epochs: int) -> int:
         """Return the largest number of epochs that a client of partial work may skip."""

@@ -20,27 +20,27 @@ class PruningConfig(Section):
     importance: Literal["filter", "group"] = "filter"
     """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
     round_to: Positive | None = None
-    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
-    exact widths."""
+    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit CPUs); null keeps exact
+    widths."""
     refit: bool = False
-    """Fit the layers that read what a pruning removed to their former outputs, by least squares over 1,024 of the
-    party's own training rows. It costs computation once, which is counted; nothing is sent."""
+    """Fit the layers behind a pruning to their former outputs, by least squares over 1,024 of the party's own training
+    rows. It costs computation once, which is counted."""
 
 
 class LightweightingConfig(Section):
     """Ratios of pruning and sparsification: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of the filters of every prunable layer, relative to the original width. For a
-    controller: the smallest alpha that it may choose."""
+    """Removed share of the filters of every prunable layer, relative to the original width; a controller's smallest
+    alpha."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
-    """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
+    """Share of the embedding's entries that is not sent; a controller's smallest beta."""
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
-    """Images only: share of their sides, by area averaging, with which a round trains and is evaluated; {0: 0.5, 18: 1}
-    is half-size images first. 1 where nothing is named, and in the last round: what is exported has one size."""
+    """Images only: share of their sides with which a round trains and is evaluated; {0: 0.5, 18: 1} is half-size images
+    first. The last round must have 1: what is exported has one size."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """Component that chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party
-    keeps seconds_per_exchange; or a controller of an installed package (docs/extending.md)."""
+    """Chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party keeps
+    seconds_per_exchange; or a controller of an installed package."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
     """Controller deadline: seconds per exchange that no party should exceed. auto: 1.2 times those of the median party
     without lightweighting."""

@@ -19,9 +19,9 @@ class LossConfig(Section):
     """Loss that the training minimises, the label owner's choice; each member has its own."""
 
     kind: Literal["cross_entropy", "focal", "squared", "absolute", "huber", "pinball"] | None = None
-    """null: cross_entropy of classes, squared error of amounts. focal: cross_entropy times (1 - p)^gamma, p being the
-    probability of the true class (Lin et al., ICCV 2017). absolute: of the error, for the median. huber: half the
-    squared error up to delta, then straight (Huber 1964). pinball: for a quantile (Koenker and Bassett 1978)."""
+    """null: cross_entropy of classes, squared error of amounts. focal: cross_entropy times (1 - p)^gamma, p the
+    probability of the true class. absolute: for the median. huber: half the squared error up to delta, then straight.
+    pinball: for a quantile. Sources: docs/data.md."""
     gamma: NotNegative | None = None
     """focal only; null is 2. With 0 it is cross_entropy, bit for bit."""
     delta: AboveZero | None = None

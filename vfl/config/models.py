@@ -76,8 +76,8 @@ class ModelsConfig(Section):
     """Feature models of single parties; each replaces ``feature`` completely."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
     members: Annotated[Positive, REPLAYED] = 1
-    """Feature models of kind mlp, and heads, that are trained side by side on the same batches, each with its part of
-    the embeddings; predictions are the means of theirs (docs/data.md)."""
+    """mlp only: feature models and heads trained side by side on the same batches, each with its part of the
+    embeddings; a prediction is the mean of theirs (docs/data.md)."""
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
     def with_whole_paths(self) -> "ModelsConfig":

@@ -60,11 +60,11 @@ class ConsentConfig(Section):
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     importance: bool = False
-    """Answer with embeddings of test samples with one column permuted, up to eight times for each column
-    (``lvfl compare`` over processes); the server learns what every column adds, by its number."""
+    """Answer with embeddings of test samples with one column permuted, up to eight times each (``lvfl compare`` over
+    processes). The server learns what every column adds, by its number."""
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
-    owner's. The server needs some 0.3 GB for a million keys at each of two owners."""
+    owner's. A million keys at each of two owners need some 0.3 GB at the server."""
     scored_keys: Positive = 60_000
     """Most keys a minute that it answers for while it serves scores (``lvfl party --serve``)."""
     until: date | None = None
@@ -90,18 +90,18 @@ class NetworkConfig(Section):
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
-    """A peer that sends nothing for this long counts as lost (frozen or cut off); a busy one still sends heartbeats.
-    Must exceed the time of 1 MiB, a piece of a message, on the slowest link."""
+    """A peer that sends nothing for this long counts as lost; a busy one still sends heartbeats. Must exceed the time
+    of 1 MiB on the slowest link."""
     reply_limit_s: Seconds = 3600.0
     """A party that sends heartbeats but takes longer to answer a request counts as lost."""
     wait_s: Seconds = 600.0
     """Seconds that the server waits for a party, and a party for the server, before it gives up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
-    """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
-    until it is back, with its placeholders (zeros, if none are learned); abort: end with exit code 3."""
+    """wait: until the party is back (wait_s), then continue from the last round that all have; drop: continue with its
+    placeholders until it is back; abort: end with exit code 3."""
     max_offences: Count = 3
-    """Times a party may come back after it broke the protocol or refused to continue; after that the training ends
-    (wait), or continues without it (drop)."""
+    """Times a party may come back after it broke the protocol or refused to continue; then the training ends (wait), or
+    continues without it (drop)."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
 

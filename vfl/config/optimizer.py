@@ -21,8 +21,8 @@ class OptimizerConfig(Section):
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
-    """Course of the learning rate, by exchange. steps: as given by round; cosine: from the rate along half a cosine to
-    0; one_cycle: rises to the rate for three tenths of all exchanges, then falls evenly to 0. Not of clients."""
+    """Course of the learning rate, by exchange. steps: as given by round; cosine: half a cosine to 0; one_cycle: rises
+    for three tenths of all exchanges, then falls evenly to 0. Not of clients."""
     warm_up: Count | None = None
     """Exchanges during which the rate rises evenly; null: of one_cycle three tenths of all, else none."""
     rounds: Annotated[Positive | None, UsedWith("schedule", "cosine", "one_cycle")] = None
@@ -38,8 +38,8 @@ class OptimizerConfig(Section):
     """adam and adamw only: decay rates of the means of gradients and of their squares."""
 
     clip_gradient: AboveZero | None = None
-    """Vertical learning only: longest gradient of a model, the owner's or the head's, with which a step is taken; a
-    longer one is shortened to it. null clips none. `privacy.gradients` clips what travels, a row at a time."""
+    """Vertical learning only: longest gradient of a model with which a step is taken; a longer one is shortened to it.
+    null clips none. ``privacy.gradients`` clips what travels."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:

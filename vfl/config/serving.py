@@ -38,19 +38,19 @@ class ServingConfig(Section):
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
     idle_s: Annotated[Positive, Field(le=3600)] = 5
-    """Seconds for which a client's connection stays open between requests; more than a proxy before it keeps its own
-    (often 60), or that proxy now and then asks on a closed one."""
+    """Seconds for which a client's connection stays open between requests. Set more than the idle time of a proxy
+    before it (often 60)."""
     when_absent: WhenAbsent = "refuse"
-    """Replacement of the embedding of a party that is absent or has no row. refuse: none, so that there is no score;
-    placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training; own: the
-    parties that are there answer by their own classifiers (training.auxiliary), and their mean is the score."""
+    """Replacement of the embedding of a party that is absent or has no row. refuse: no score; placeholder: the learned
+    one (else zeros); mean: its mean embedding of the training; own: the mean answer of the present parties' own
+    classifiers (training.auxiliary)."""
     key_secret: Path | None = None
-    """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
-    by all or by none; who may read it: as ``network.tls.key``."""
+    """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256. Set by all or
+    by none; readable as ``network.tls.key``."""
 
     outcomes: Path | None = None
-    """File (SQLite) in which scores are kept by key, so that outcomes told later (POST /v1/outcomes) show how good they
-    were; null keeps none."""
+    """File (SQLite) that keeps scores by key, so that later outcomes (POST /v1/outcomes) show how good they were; null
+    keeps none."""
 
     @property
     def keys(self) -> Literal["clear", "hashed"]:

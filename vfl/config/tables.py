@@ -43,9 +43,9 @@ class TableConfig(Section):
     """Label owner only: column with the weight of each sample in loss, metrics and statistics; 0 leaves the row out. It
     never leaves the owner; needs ``training.labels: server``."""
     features: dict[str, ColumnKind] | None = None
-    """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
-    null proposes them from what the file holds. {} at the label owner: it has labels alone, is no party and sends
-    nothing; a file with only keys, label and weight counts as that."""
+    """number, category or ignore by column, in the model's order; other columns are ignored. null proposes them from
+    the file. {} at the label owner: it has only labels, is no party and sends nothing; so is a file with only keys,
+    label and weight."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""

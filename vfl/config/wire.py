@@ -39,14 +39,14 @@ class WireConfig(Section):
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
-    """Step in place of bits: whole numbers times a step per 2048 entries, this number times their root mean square.
-    Bytes follow from the entropy, so it needs wire.coding=entropy."""
+    """Step instead of bits: whole numbers times a step per 2048 entries, this number times their root mean square.
+    Needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
     """Coding of the whole numbers of wire.bits or wire.step. packed: equally many bits each; entropy: by their
     frequencies, the same numbers in fewer bytes."""
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
-    """Rounding of embeddings and gradients to bits. nearest: smallest error of a value; dithered: exact in the mean,
-    with noise that the receiver takes off again; where entries are left out, up or down at random."""
+    """Rounding to bits. nearest: smallest error of a value; dithered: exact in the mean, with noise that the receiver
+    takes off again (where entries are left out, up or down at random)."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""

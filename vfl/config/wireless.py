@@ -20,9 +20,8 @@ class WirelessConfig(Section):
         "device_maximization",
         "computation_minimization",
     ] = "none"
-    """Choice of the senders. none: no network, clients_per_round clients at random; greedy: FLARE's Algorithm 1;
-    linear_program: its form for large L; the others are its baselines PS (clients_per_round at random), CP, DM and
-    CM."""
+    """Choice of the senders. none: no network, clients_per_round at random; greedy: FLARE's Algorithm 1;
+    linear_program: its form for large L; the others: its baselines PS, CP, DM and CM."""
     deadline_s: AboveZero = 1.0
     """t_thr: longest round, and the duration of an empty one."""
     bandwidth_hz: AboveZero = 10e6

@@ -44,7 +44,7 @@ class FedLGAConfig(AlgorithmConfig):
     """One outer product over all weights, or one per parameter tensor."""
     gradient: Literal["mean", "end"] = "mean"
     """g_i. mean: -delta_i / (eta_l steps_i), which the server knows; end: the gradient at the client's last weights
-    over all its samples, as in the paper's Taylor expansion, which costs the client a pass and a second vector."""
+    over all its samples, which costs a pass and a second vector."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
         """Raise ValueError for settings under which a step is not a gradient step."""

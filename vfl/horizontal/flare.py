@@ -28,8 +28,8 @@ class FlareConfig(AlgorithmConfig):
 
     averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Reference number of local steps. mas, mes: largest or mean number of the selected clients in this round; fmas,
-    fmes: the same of these clients' steps in the first round. none: eta_i = eta_l, FedAvg with equal weights."""
+    """Reference number of local steps. mas, mes: largest or mean number of this round's selected clients; fmas, fmes:
+    the same of their steps in the first round. none: FedAvg with equal weights."""
     lipschitz: AboveZero = 1.0
     """L of gamma = server_learning_rate / L, which sets the greedy policy's preference for many clients."""
 
