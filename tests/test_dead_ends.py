@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,24 @@ def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_sav
         assert capsys.readouterr().err == "interrupted before the first checkpoint: nothing was saved\n"
         assert train("--resume") == 130
     assert "no checkpoint is saved; begins with round 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("word", "command"), [("validate", "status"), ("check", "status"), ("evaluate", "predict")])
+def test_a_command_of_other_programs_is_answered_by_what_does_it(monkeypatch, capsys, word: str, command: str):
+    assert f"did you mean '{command}'?" in told(monkeypatch, capsys, word, "server.yaml")
+
+
+@pytest.mark.parametrize("options", [(), ("--log", "json")])
+def test_the_last_line_of_a_log_has_time_and_level(monkeypatch, capsys, tmp_path: Path, options):
+    """Also the line about the error that ends a server or a party."""
+    own = tmp_path / "own.yaml"
+    own.write_text("base: quickstart\n")
+    last = told(monkeypatch, capsys, "server", own, *options)
+    if options:
+        entry = json.loads(last)
+        assert (entry["level"], bool(entry["time"])) == ("error", True)
+    else:
+        time, level, message = last.split(" ", 2)
+        assert datetime.fromisoformat(time).tzinfo is not None
+        assert level == "error:"
+        assert message

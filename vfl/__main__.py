@@ -22,7 +22,7 @@ GROUPS = {
     },
     "look": {
         "report": "show runs or a sweep on one page",
-        "status": "show how a run stands, or why a party cannot join",
+        "status": "show how a run stands, or check a server's or a party's file",
         "compare": "measure what the other owners add, and at what cost",
         "audit": "attack a finished run, to see what its messages reveal",
     },
@@ -44,6 +44,12 @@ GROUPS = {
 """Commands with a summary each, by what they are for."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 """Summary of each command, by the name of its module."""
+OTHER_WORDS = {
+    **dict.fromkeys(("validate", "check", "verify", "lint"), "status"),
+    **dict.fromkeys(("evaluate", "eval", "test", "score"), "predict"),
+    **dict.fromkeys(("fit", "run", "resume"), "train"),
+}
+"""Words of other programs for commands of this one."""
 OPTIONS = ("-h", "--help", "--version")
 REMOVED_COMMANDS = {
     "doctor": "doctor: removed in 0.2.0; lvfl status CONFIG --party NAME takes its place",
@@ -67,6 +73,8 @@ def parse_arguments() -> argparse.Namespace:
     first = "".join(sys.argv[1:2])
     if told := REMOVED_COMMANDS.get(first):
         parser.error(told)
+    if meant := OTHER_WORDS.get(first):
+        parser.error(f"argument COMMAND: unknown {first!r}; did you mean {meant!r}? It is to {COMMANDS[meant]}")
     if first.startswith("-") and first not in OPTIONS:
         parser.error(f"unrecognized arguments: {first}{did_you_mean(first, OPTIONS)}")
     return parser.parse_args(sys.argv[1:] or ["--help"])

@@ -262,8 +262,7 @@ def command(
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
             if str(getattr(arguments, "out", None)) in STDOUT:
                 console.file = sys.stderr  # what is read there is the output, without a line
-            # The last word on stderr is bare but in JSON: users and supervisors know it by "error: ".
-            told = console.told if form == JSON else str
+            told = str if form == PLAIN else console.told
             return exit_code(lambda: run(arguments, console), warn or console.print, told)
 
         return main

@@ -49,15 +49,15 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
 
     Checks that depend on a failed one are left out. The server lets nobody in for it.
     """
-    _, known = _look("config", lambda: _known(config, name))
+    _, known = look("config", lambda: _known(config, name))
     yield known
     if not known.good:
         return
-    holding, data = _look("data", lambda: _data(config, name, run_dir))
+    holding, data = look("data", lambda: _data(config, name, run_dir))
     yield data
-    tls, keys = _look("keys", lambda: _keys(config, name, insecure=insecure))
+    tls, keys = look("keys", lambda: _keys(config, name, insecure=insecure))
     yield keys
-    _, folder = _look("folder", lambda: _folder(config, run_dir))
+    _, folder = look("folder", lambda: _folder(config, run_dir))
     yield folder
     yield from _drift(run_dir)
     if not keys.good:
@@ -69,11 +69,11 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     if answers and holding is not None and folder.good:
         hello = make_hello(config, name, holding, run_dir, "doctor")
         own = Terms.of(config, name, holding.evaluated)
-        _, joining = _look("joining", lambda: _join(config, tls, hello, own, run_dir))
+        _, joining = look("joining", lambda: _join(config, tls, hello, own, run_dir))
         yield joining
 
 
-def _look(name: str, fetch_certificate: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
+def look(name: str, fetch_certificate: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
     """Return the result of ``fetch_certificate`` and its check; None and the error if it raises ValueError."""
     try:
         found, text = fetch_certificate()

@@ -26,7 +26,7 @@ def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, con
     The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
     cannot be served and for an address that cannot be bound.
     """
-    check_folder(run_dir, config, "CONFIG")
+    check_folder(run_dir, config, "RUN")
     run = read_run_id(run_dir)
     if not run:
         raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")

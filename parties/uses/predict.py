@@ -48,7 +48,7 @@ def serve_predictions(
 def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_absent: WhenAbsent) -> tuple[Labels, bool]:
     """Read the server's part of the samples to predict, and whether their labels are known; if not, they are zeros.
 
-    Raises PeerLost as ``check_complete``, for matched rows.
+    Raises ConfigError as ``check_complete``, for matched rows.
     """
     rows = source.own_rows(path)
     if rows is not None:

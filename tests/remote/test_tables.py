@@ -199,7 +199,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
         command = [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server, "--when-absent", when_absent]
         federation.launch(SERVER, command)
         if when_absent == "refuse":
-            assert federation.wait(SERVER) == 3
+            assert federation.wait(SERVER) == 2
             assert "shop has no row for 4 of 20 keys" in federation.log(SERVER)
             break
         for owner, path in new.items():

@@ -273,6 +273,7 @@ def test_the_curve_of_multiply_accumulates_ends_at_their_sum(tmp_path: Path):
     assert found.macs_by_round()[-1] == found.macs
 
 
+@pytest.mark.filterwarnings("ignore:.*have no row")  # made without them
 def test_runs_on_different_data_are_told_apart_and_none_is_advised(sweep: Path, tmp_path: Path):
     other = {"data": {"dataset": {"kind": "mnist"}}}
     summary = vertical_summary(0.6, 0.8, 0.99) | {"rounds": 7}

@@ -7,6 +7,7 @@ Shapes: B samples, any model [B, ...] -> [B, D].
 # torch.onnx is partly untyped, onnxruntime ships no stubs.
 
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 
 def open_onnx(path: Path, threads: int = 1) -> Any:
-    """Return an onnxruntime session on the CPU."""
+    """Return an onnxruntime session on the CPU, which reports nothing to its maker."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read when it is imported
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -300,11 +300,11 @@ def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
 
 
 def check_complete(samples: NewSamples) -> None:
-    """Raise PeerLost if an owner has no row for some samples and no replacement."""
+    """Raise ConfigError if an owner has no row for some samples and no replacement: nobody is lost, a file lacks it."""
     for name, held_N in samples.present.items():
         if not bool(held_N.all()):
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
-            raise PeerLost(
+            raise ConfigError(
                 f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
                 "--when-absent placeholder, zeros, mean or own would predict without"
             )

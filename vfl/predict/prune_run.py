@@ -43,7 +43,8 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     built = load_run_with_data(run, config=config)
     _prune(built, config)
     built.server.evaluation.forget()
-    (*rows, last), summary = run.rows_and_summary()
+    rows, summary = run.rows_and_summary()
+    (*rows, last) = rows or ({"round": rounds - 1},)
     saved = {tag: each for tag, each in built.server.ledger.round_metrics().items() if tag.startswith("savings")}
     rows.append(last | built.server.evaluate() | built.server.reports.metrics() | saved)
     open_run(folder, config, "--out")

@@ -1,6 +1,6 @@
 """A run as its folder has it: the one reader of runs, for the commands and for Python alike."""
 
-import json
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from vfl.config import (
 )
 from vfl.config.file_kinds import kind_of
 from vfl.config.files import load_stored_config
-from vfl.runs.run_folder import Row, read_json, saved_config
+from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
 
 if TYPE_CHECKING:  # PyTorch: who asks for a run's status does without
     from vfl.runs.checkpoint import CheckpointStore
@@ -75,9 +75,18 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[Row]:
-        """One row per round: ``round`` (from 0) and the metrics by their TensorBoard tags."""
-        lines = (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        """One row per round: ``round`` (from 0) and the metrics by their TensorBoard tags.
+
+        Warns of rounds that a cut, damaged or lost file no longer has.
+        """
+        rows = whole_rows(self.folder)
+        present = {int(row["round"]) for row in rows}
+        rounds = self.summary.get("rounds", 0) if self.finished else max(present, default=-1) + 1
+        if lost := sorted({*range(rounds)} - present):
+            named = ", ".join(str(each + 1) for each in lost[:5]) + ", ..." * (len(lost) > 5)
+            told = f"{len(lost)} of {rounds} rounds have no row (round {named}); what shows rounds lacks them"
+            warnings.warn(f"{self.folder / 'metrics.jsonl'}: {told}", stacklevel=2)
+        return rows
 
     def rows_and_summary(self) -> tuple[tuple[Row, ...], dict[str, Any]]:
         """Return the rows and the summary of a finished run. Raises ValueError if they cannot be read.
@@ -86,7 +95,7 @@ class Run:
         """
         try:
             return tuple(row for row in self.metrics if row["round"] < self.summary["rounds"]), self.summary
-        except (OSError, json.JSONDecodeError) as error:
+        except OSError as error:
             raise ConfigError(f"{self.folder}: cannot be read ({error}); train it again") from None
 
     def metrics_frame(self) -> Columns:

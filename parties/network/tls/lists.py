@@ -60,8 +60,16 @@ class _Kind(NamedTuple):
     """Returns what counts of the entries before and those that can be read now."""
 
 
-_SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", set.union)
-_FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", lambda _before, now: now)
+def _either(before: set[str], now: set[str]) -> set[str]:
+    return before | now
+
+
+def _readable(_before: set[str], now: set[str]) -> set[str]:
+    return now
+
+
+_SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", _either)
+_FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", _readable)
 
 
 class _Content(NamedTuple):

@@ -1,0 +1,106 @@
+"""Checks of everything that can keep a server from starting, in the order in which it would meet it."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vfl.config import ExperimentConfig
+from vfl.data.source import open_source
+from vfl.parties.launch.doctor import Check, look
+from vfl.parties.network.admission import check_mode
+from vfl.parties.network.server.server_process import server_labels
+from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.tls.folders import describe
+from vfl.parties.network.tls.lists import Lists
+from vfl.parties.network.transport.security import load_identity
+from vfl.predict.start_from import server_start
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import check_folder, read_run_id
+
+LEAST_FREE = 100_000_000
+"""Bytes of a disk below which a training hardly has room for its checkpoints."""
+DRIFT_S = 60.0
+"""Seconds by which a file may be newer than this machine's clock: file servers have clocks of their own."""
+
+
+def examine_server(config: ExperimentConfig, file: Path, run_dir: Path, *, insecure: bool) -> Iterator[Check]:
+    """Check a server's configuration, data, keys, folder, disk, port and clock. Starts and changes nothing.
+
+    ``file`` is the configuration's own. Without a usable configuration nothing else is checked.
+    """
+    _, known = look("config", lambda: _known(config))
+    yield known
+    if not known.good:
+        return
+    for name, check in {
+        "data": lambda: _data(config, run_dir),
+        "keys": lambda: _keys(config, insecure=insecure),
+        "folder": lambda: _folder(config, run_dir),
+    }.items():
+        yield look(name, check)[1]
+    yield _disk(run_dir)
+    yield _port(config.network.listen)
+    yield _clock(file)
+
+
+def _known(config: ExperimentConfig) -> tuple[None, str]:
+    check_mode(config)
+    parties = ", ".join(config.parties)
+    return None, f"server of experiment {config.name!r} for {parties}, training.labels={config.training.labels}"
+
+
+def _data(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
+    start = server_start(config, run_dir)
+    labels = server_labels(config, open_source(config).held_labels(), start)
+    return None, f"labels of {len(labels.train.labels_N)} training and {len(labels.test.values)} test samples"
+
+
+def _keys(config: ExperimentConfig, *, insecure: bool) -> tuple[None, str]:
+    tls, listed = load_identity(SERVER, config.network, insecure=insecure), list[str]()
+    Lists(config.network.tls, listed.append)
+    certificate = config.network.tls.certificate
+    return None, "; ".join(["plaintext" if tls is None or certificate is None else describe(certificate)[0], *listed])
+
+
+def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
+    check_folder(run_dir, config)
+    if not read_run_id(run_dir):
+        return None, f"{run_dir} is of no run yet"
+    rounds = ", ".join(map(str, CheckpointStore(run_dir / "checkpoints").rounds())) or "(none)"
+    return None, f"{run_dir} is of run {read_run_id(run_dir)}, checkpoints after rounds {rounds}; --resume goes on"
+
+
+def _disk(run_dir: Path) -> Check:
+    there = next(each for each in (run_dir.absolute(), *run_dir.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        return Check("disk", f"{there} cannot be written by this user; name another --run-dir", good=False)
+    enough = free >= LEAST_FREE
+    return Check("disk", f"{free / 1e9:.1f} GB free at {there}{'' if enough else '; make room'}", enough, not enough)
+
+
+def _port(address: str) -> Check:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
+            probe.bind(target)
+    except OSError as error:
+        text = f"network.listen: {address} cannot be bound ({error.strerror}); stop what listens there, or name another"
+        return Check("port", text, good=False, may_pass=True)
+    return Check("port", f"network.listen={address} can be bound")
+
+
+def _clock(file: Path) -> Check:
+    now = time.time()
+    shown = f"{datetime.fromtimestamp(now, UTC):%F %R} UTC"
+    if file.is_file() and file.stat().st_mtime > now + DRIFT_S:
+        written = f"{datetime.fromtimestamp(file.stat().st_mtime, UTC):%F %R} UTC"
+        return Check("clock", f"{shown}, but {file} was written on {written}; set this machine's clock", good=False)
+    return Check("clock", f"{shown}; certificates go by it")
