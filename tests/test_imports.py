@@ -9,10 +9,10 @@ import pytest
 SLOW = {
     *("cryptography", "fastapi", "google", "grpc", "jinja2", "matplotlib", "onnx", "onnxruntime", "pandas", "PIL"),
     *("polars", "prometheus_client", "pyarrow", "pydantic", "ray", "rich", "scipy", "sklearn", "tensorboard", "torch"),
-    *("torch_pruning", "torchvision", "uvicorn"),
+    *("torchvision", "uvicorn"),
 }
 """Packages that take a tenth of a second or more, with what they need."""
-TRAINING = {"google", "pandas", "PIL", "pyarrow", "pydantic", "rich", "tensorboard", "torch", "torch_pruning"}
+TRAINING = {"google", "pandas", "PIL", "pyarrow", "pydantic", "rich", "tensorboard", "torch"}
 """What a training of tables cannot do without; TensorBoard and what it needs write the curves, and Arrow
 imports the pandas of those who have it."""
 TRAINED = """
@@ -34,7 +34,7 @@ USES = {
             {"pandas", "pyarrow", "pydantic", "rich", "scipy", "sklearn"},
         )
     ],
-    "a party": [(PARTY, {"cryptography", "grpc", "pydantic", "rich", "torch", "torch_pruning"})],
+    "a party": [(PARTY, {"cryptography", "grpc", "pydantic", "rich", "torch"})],
     "a command's help": [("import vfl.commands.train, vfl.commands.serve", {"rich"})],
 }
 """Code, and the slow packages that are then allowed to be imported, by use: one after the other, in one process."""

@@ -1,4 +1,4 @@
-"""Widths, ties, errors: what a pruner promises beside the mask form and Torch-Pruning's traps."""
+"""Widths, ties, errors: what a pruner promises beside the mask form."""
 
 import pytest
 import torch
@@ -77,43 +77,6 @@ def test_psi_is_the_mean_squared_distance():
         psi(torch.zeros(2, 3), torch.zeros(3, 3))
     with pytest.raises(ValueError, match="psi"):
         psi(torch.zeros(0, 3), torch.zeros(0, 3))
-
-
-class Branches(nn.Module):
-    """Two branches side by side; `wiring` says what becomes of them."""
-
-    def __init__(self, wiring):
-        super().__init__()
-        self.wiring = wiring
-        self.left, self.right, self.both = (nn.Conv2d(2, width, 3, stride=3) for width in (5, 8, 13))
-        self.embedding = nn.Linear(13 if wiring == "added" else 13 * 4, 4)
-
-    def forward(self, x):
-        branches = torch.cat([self.left(x), self.right(x)], dim=1)
-        if self.wiring == "added":  # `left` is coupled with a part of `both` only
-            return self.embedding((branches + self.both(x)).mean(dim=(2, 3)))
-        return self.embedding(branches.flatten(1))  # several pixels: here Torch-Pruning loses the channels
-
-
-def shared():
-    model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1))
-    model[1].weight = model[0].weight
-    return model
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.GroupNorm(2, 4)), "'1' .GroupNorm"),
-        (lambda: nn.Sequential(nn.Conv2d(2, 8, 1, groups=2)), "'0'.*depthwise"),
-        (lambda: Branches("added"), "coupled"),
-        (lambda: Branches("flattened"), "coupled"),
-        (shared, "share parameters"),
-    ],
-)
-def test_refuses_models_that_it_would_prune_wrongly(model, message):
-    with pytest.raises(ValueError, match=message):
-        StructuredPruner(model(), IMAGES)
 
 
 def test_refuses_wrong_arguments_and_changes_nothing():

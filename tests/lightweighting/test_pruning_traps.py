@@ -1,4 +1,4 @@
-"""The traps of Torch-Pruning 1.6 around a pruning event, one test each (the eighth, its MACs, is in test_macs.py)."""
+"""Traps around a pruning event, one test each (the eighth, multiply-accumulates, is in test_macs.py)."""
 
 import copy
 import json

@@ -12,6 +12,8 @@ from torch.nn.utils import prune
 from vfl.base.macs import count_macs
 from vfl.compression.party_pruner import PartyPruner
 from vfl.config.components import FEATURE_MODELS
+from vfl.core.build import build_finished_party
+from vfl.plan.plan import plan_tables
 
 TOKENS, WIDTH = 16, 16
 """An image of 256 values, cut into tokens."""
@@ -111,14 +113,10 @@ def test_without_alpha_nothing_is_examined(build, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_refusal_names_the_party_and_the_way_out(build):
-    class Flipped(nn.Sequential):
-        def forward(self, images: Tensor) -> Tensor:
-            return self[2](self[1](self[0](images)).flip(1))
-
     added = FEATURE_MODELS.added
-    added["flipped"] = lambda spec: Flipped(nn.Flatten(), nn.Linear(256, 8), nn.Linear(8, 4))
+    added["mixed"] = lambda spec: nn.Sequential(nn.Flatten(), nn.Linear(256, 8), nn.Softmax(1), nn.Linear(8, 4))
     try:
-        kinds = {"party_1": {"kind": "flipped", "embedding_size": 4}}
+        kinds = {"party_1": {"kind": "mixed", "embedding_size": 4}}
         with pytest.raises(ValueError, match="party_1") as error:
             build(models={"parties": kinds}, lightweighting={"alpha": 0.5})
         assert "\n" not in str(error.value)
@@ -127,4 +125,55 @@ def test_a_refusal_names_the_party_and_the_way_out(build):
         server.train_round(0)
         assert [server.reports.last[f"party_{k}"].alpha for k in (1, 2, 3, 4)] == [0, 0.5, 0.5, 0]
     finally:
-        del added["flipped"]
+        del added["mixed"]
+
+
+@pytest.mark.parametrize("kind", ["compiled", "keeping", "attention", "attention_with_weights", "encoder"])
+def test_pruned_heads_and_units_resume_refit_and_answer(kind: str, build, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(FEATURE_MODELS.added, kind, lambda spec: KINDS[kind]())
+    sections = settings(kind) | {"lightweighting": {"alpha": {0: 0.3, 1: 0.5}, "pruning": {"refit": True}}}
+    whole, resumed = build(**sections), build(**sections)
+    whole.train_round(0)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for server in (whole, resumed):
+        server.train_round(1)
+        server.evaluate()
+    assert resumed.describe() == whole.describe()
+    party = links_of(whole)[0].party
+    assert party.macs < party.unpruned_macs
+    answering = build_finished_party(party.name, party.data, party.config, party.runtime)
+    answering.load_finished(party.state_dict())
+    row = party.batch(party.train, torch.tensor([0, 1]))
+    torch.testing.assert_close(answering.evaluated.embed("finished", row, 0), party.evaluated.embed("finished", row, 0))
+
+
+def test_what_stays_whole_is_named_with_its_share_in_the_summary_and_the_plan(build, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(FEATURE_MODELS.added, "attention", lambda spec: fixed_width())
+    with pytest.warns(UserWarning, match=r"stay whole, \d+%"):
+        server = build(**settings("attention"), lightweighting={"alpha": 0.5})
+    server.train_round(0)
+    whole = server.summary()["parties"]["party_1"]["whole"]
+    assert "1.qkv" in whole["layers"]
+    assert 0 < whole["macs"] < 1
+    titles = [str(table.title) for table in plan_tables(server, [link.party for link in links_of(server)])]
+    assert any("party_1" in title and "smaller" in title for title in titles)
+
+
+class FixedWidth(nn.Module):
+    """Attention whose output's shape is written down: no head can go, the perceptron beside it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.fc1 = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 24)
+        self.fc2 = nn.Linear(24, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(len(x), TOKENS, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), TOKENS, WIDTH)
+        x = x + self.proj(mixed)
+        return x + self.fc2(self.fc1(x).relu())
+
+
+def fixed_width() -> nn.Module:
+    tokens = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (TOKENS, WIDTH)))
+    return nn.Sequential(tokens, FixedWidth(), nn.Flatten(), nn.Linear(TOKENS * WIDTH, 4))

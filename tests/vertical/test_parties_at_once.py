@@ -10,7 +10,7 @@ from torch import nn
 
 from vfl.base.digest import weights_digest
 from vfl.base.random import generator, seeded
-from vfl.compression.dependency import Shadow
+from vfl.compression.dependency import find_structure
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.core.party import FeatureParty
@@ -61,7 +61,7 @@ def test_the_trace_of_a_pruning_leaves_the_draws_of_other_parties_alone():
             return super().forward(input)
 
     def prune() -> None:
-        Shadow(Slow(nn.Linear(3, 4), nn.Linear(4, 2)), [torch.zeros(1, 3)])
+        find_structure(Slow(nn.Linear(3, 4), nn.Linear(4, 2)), [torch.zeros(1, 3)])
         traced.set()
 
     pruning = threading.Thread(target=prune)

@@ -1,186 +1,217 @@
-"""A typed interface to Torch-Pruning: which layers share a width, and which entries remain after a removal.
+"""The structure of a model: groups of units that can be pruned, and which entries of each tensor belong to a unit.
 
-Everything happens on a *shadow*: a float64 copy of the model on the CPU. Torch-Pruning traces it, which changes its
-modes; scores it; and prunes it after every weight was overwritten by its own flat position, so that the remaining
-values show which entries of each tensor survive. This file only reads the model. Float64 holds positions exactly up
-to 2^53.
-
-Written against Torch-Pruning 1.6 (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023).
+A *unit* is what goes together: a channel, a head of an attention, a group of a grouped convolution. A *group* has all
+units of the same layers; alpha is a share of its units. ``find_structure`` proposes groups by one forward pass, in the
+model's own precision and with its own weights (``follow.py``); ``mask_form.py`` tries them.
 """
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# torch's own signatures are partly untyped.
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
-import torch_pruning  # pyright: ignore[reportMissingTypeStubs]  # it has none; `Any` stays inside this file
 from torch import Tensor, nn
 
+from vfl.base.errors import with_type
+from vfl.base.modules import copy_model, uncompiled
 from vfl.base.random import seeded
-
-tp = cast(Any, torch_pruning)
+from vfl.compression.attention import put_twins
+from vfl.compression.follow import Follow
+from vfl.compression.units import WHOLE
+from vfl.models.small_map import SmallMapConv2d
 
 Importance = Literal["filter", "group"]
 PrunableLayer = nn.Conv2d | nn.Linear
 
-WIDTH_ATTRIBUTES = ("in_channels", "out_channels", "groups", "in_features", "out_features", "num_features")
-"""The attributes of the supported modules that name a width."""
+ROWS_AT_ONCE = 1 << 22
+"""Values of a weight that are in memory in double precision at once."""
+HEADS = re.compile(r"(^|_)n?_?(num_)?heads?$")
+"""Attributes of a user's module that count what a group has."""
+
+Axis = tuple[str, int]
+"""A tensor's name and one of its dimensions."""
 
 
 @dataclass(frozen=True)
-class CoupledLayers:
-    """Layers whose outputs share one dimension (they are added, or depthwise): they are pruned together."""
+class UnitGroup:
+    """Units of the same layers, which are pruned by the same ratio."""
 
+    name: str
     names: tuple[str, ...]
-    """Convolutions and linear layers; the first one names the group."""
-    width: int
-    """Output channels, the same in each of them."""
-    reaches_output: bool
-    """This dimension is part of the model's output, whose width must not change."""
+    """Layers that produce the units' values; ``name`` is the first one's, with a number if it has several groups."""
+    producers: tuple[Axis, ...]
+    units: tuple[int, ...]
+    """Numbers of the units that are left, in the order of the first layer's outputs."""
+    counts: tuple[tuple[str, str], ...] = ()
+    """Modules and their attributes that hold the number of units, such as ``num_heads``."""
+
+    @property
+    def width(self) -> int:
+        """Units that are left."""
+        return len(self.units)
 
 
-class Shadow:
-    """A traced float64 copy of a model, used for one pruning event: ``with Shadow(model, example) as shadow``.
+@dataclass(frozen=True)
+class Structure:
+    """Groups of a model, and the units of the entries of its tensors."""
 
-    `example` is any valid input, a tensor [B, ...] for each argument of the model. Raises ValueError for a model that
-    cannot be traced or cannot be pruned exactly: layers other than Conv2d, Linear, Embedding and BatchNorm that hold
-    parameters, an embedding that is added to another layer (its width is never pruned), grouped convolutions that are
-    not depthwise, parameters shared between layers, layers coupled in part only (concatenated, then added to another).
+    groups: tuple[UnitGroup, ...]
+    axes: Mapping[Axis, Tensor]
+    """The unit of each index of a dimension, int64, -1 for none."""
+    macs: Mapping[str, int] = field(default_factory=Counter[str])
+    """Multiply-accumulates of a sample by the weight's name."""
+    outputs: frozenset[str] = frozenset()
+    """Weights that produce the model's output."""
+
+    def restricted(self, groups: Iterable[UnitGroup]) -> "Structure":
+        """Return the structure with these groups alone."""
+        return replace(self, groups=tuple(groups))
+
+    def units_of(self, removed: Mapping[str, Sequence[int]]) -> Tensor:
+        """Return the numbers of units, named by a group's name and their places in it."""
+        by_name = {group.name: group.units for group in self.groups}
+        return torch.tensor([by_name[name][place] for name, places in removed.items() for place in places])
+
+    def kept(self, removed: Mapping[str, Sequence[int]]) -> dict[Axis, Tensor]:
+        """Return the indices that remain of each dimension that loses some."""
+        units = self.units_of(removed)
+        stays = {axis: ~torch.isin(each, units) for axis, each in self.axes.items()}
+        return {axis: each.nonzero().flatten() for axis, each in stays.items() if not each.all()}
+
+    def without(self, removed: Mapping[str, Sequence[int]]) -> "Structure":
+        """Return the structure of the model after a removal."""
+        kept, gone = self.kept(removed), set(self.units_of(removed).tolist())
+        axes = {axis: units[kept[axis]] if axis in kept else units for axis, units in self.axes.items()}
+        groups = [replace(each, units=tuple(unit for unit in each.units if unit not in gone)) for each in self.groups]
+        return replace(self, groups=tuple(groups), axes=axes)
+
+    def positions(self, model: nn.Module, removed: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+        """Return the flat positions of what remains of each tensor that shrinks, in its new shape, by name."""
+        kept = self.kept(removed)
+        return {name: flat_positions(tensor_of(model, name).shape, indices_of(name, kept)) for name, _ in kept}
+
+    def importance(self, model: nn.Module, group: UnitGroup, kind: Importance) -> Tensor:
+        """Return the importance of each unit of the group, float64 [width]; the lowest are to be removed.
+
+        "filter": L1 norm of what the unit's layers produce it with (Li et al., ICLR 2017), summed over them. "group":
+        with the weights that read it and those of its normalizations.
+        """
+        axes = group.producers if kind == "filter" else [axis for axis in self.axes if _is_weight(axis[0])]
+        parts = [self._norms(tensor_of(model, axis[0]), axis, group) for axis in axes]
+        return torch.stack([part for part in parts if part is not None]).sum(dim=0)
+
+    def _norms(self, weight: Tensor, axis: Axis, group: UnitGroup) -> Tensor | None:
+        places = {unit: place for place, unit in enumerate(group.units)}
+        mine = torch.tensor([places.get(int(unit), -1) for unit in self.axes[axis]])
+        if bool((mine < 0).all()):
+            return None
+        norms = _norms_along(weight.detach(), axis[1])
+        if mine.tolist() == list(range(len(mine))):
+            return norms
+        return torch.zeros(group.width, dtype=torch.float64).index_add(0, mine[mine >= 0], norms[mine >= 0])
+
+
+def _norms_along(weight: Tensor, dim: int) -> Tensor:
+    """Return the L1 norms of a tensor's slices, in double precision."""
+    rows = weight.movedim(dim, 0).flatten(1) if weight.dim() > 1 else weight[:, None]
+    step = max(1, ROWS_AT_ONCE // max(1, rows.shape[1]))
+    return torch.cat([part.to("cpu", torch.float64).abs().sum(dim=1) for part in rows.split(step)])
+
+
+def _is_weight(name: str) -> bool:
+    return name.endswith("weight")
+
+
+def tensor_of(model: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer."""
+    prefix, _, leaf = name.rpartition(".")
+    return cast(Tensor, getattr(model.get_submodule(prefix), leaf))
+
+
+def indices_of(name: str, kept: Mapping[Axis, Tensor]) -> dict[int, Tensor]:
+    """Return the remaining indices of a tensor by dimension."""
+    return {dim: indices for (each, dim), indices in kept.items() if each == name}
+
+
+def flat_positions(shape: Sequence[int], indices: Mapping[int, Tensor]) -> Tensor:
+    """Return the flat positions of what remains of a tensor, in its new shape."""
+    positions, stride = torch.zeros([1] * len(shape), dtype=torch.int64), 1
+    for dim in reversed(range(len(shape))):
+        left = indices.get(dim, torch.arange(shape[dim]))
+        positions = positions + (left * stride).view([-1, *[1] * (len(shape) - 1 - dim)])
+        stride *= shape[dim]
+    return positions
+
+
+def skeleton(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """Return a copy of the model in evaluation mode whose operations can be followed; it shares the tensors.
+
+    ``memo`` maps the id of a tensor to what stands for it.
     """
-
-    groups: tuple[CoupledLayers, ...]
-    example: tuple[Tensor, ...]
-    """One sample as the shadow reads it."""
-
-    def __init__(self, model: nn.Module, example: Sequence[Tensor]) -> None:
-        refuse_unsupported(model)
-        # In evaluation mode, because the one sample of the trace has no variance to normalise by.
-        self.model = copy.deepcopy(model).to("cpu", torch.float64).eval()
-        self.model.requires_grad_(True)  # a frozen first layer would be left out of the trace, and so unpruned
-        self.example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
-        self._graph = tp.DependencyGraph()
-        try:
-            with torch.enable_grad(), seeded(0, "trace"):
-                # Left alone, Torch-Pruning tries two ways of calling and reports only the second's failure.
-                self._graph.build_dependency(self.model, self.example, forward_fn=_call)
-                raw_groups = list(self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]))
-        except Exception as error:  # a user's model may break Torch-Pruning in any way
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"cannot prune the model: Torch-Pruning cannot trace it ({reason})") from error
-        self._names = {module: name for name, module in modules_by_name(self.model).items()}
-        self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers(raw_groups)}
-        self.groups = tuple(group for group, _ in self._group_of.values())
-
-    def __enter__(self) -> "Shadow":
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        # Torch-Pruning's graph is cyclic: it would keep twice the model's memory until Python's next full collection.
-        for tensor in [*self.model.parameters(), *self.model.buffers()]:
-            tensor.data = torch.empty(0, dtype=tensor.dtype)
-
-    def _coupled_layers(self, raw_groups: Sequence[Any]) -> Iterator[tuple[CoupledLayers, Any]]:
-        """Yield every group of the model with Torch-Pruning's own object for it."""
-        for raw in raw_groups:
-            # A group begins with the layer that it was asked for, and with all of that layer's channels.
-            width: int = len(raw[0].idxs)
-            names: list[str] = []
-            reaches_output = False
-            for dep, indices in raw:
-                # Whether the group has this layer's outputs; of the layers that read them it has the inputs.
-                node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
-                # Known from the graph, or nothing reads the output of this layer.
-                reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)
-                if isinstance(node.module, nn.Embedding):
-                    raise ValueError(f"cannot prune {self._names[node.module]!r}: an embedding is added to a layer")
-                if produces and isinstance(node.module, PrunableLayer):
-                    name = self._names[node.module]
-                    # Part of a concatenation is coupled: channel i here is another one there.
-                    if sorted(indices) != list(range(width)) or len(node.module.weight) != width:
-                        raise ValueError(
-                            f"cannot prune {name!r}: it is coupled with a part of another layer, or traced so"
-                        )
-                    names.append(name)
-            yield CoupledLayers(tuple(names), width, reaches_output), raw
-
-    def importance(self, group: CoupledLayers, kind: Importance) -> Tensor:
-        """Return the importance of each channel of the group, [width]; the lowest are to be removed.
-
-        "filter": L1 norm of the filter's own weights (Li et al., ICLR 2017), summed over coupled layers. "group":
-        Torch-Pruning's mean L1 norm over all weights of the channel, including its BatchNorm weight and the next
-        layer's input weights.
-        """
-        if kind == "group":
-            score = tp.importance.GroupMagnitudeImportance(p=1, normalizer=None)
-            return cast(Tensor, score(self._group_of[group.names[0]][1]))
-        weights = [cast(Tensor, self.model.get_submodule(name).weight) for name in group.names]
-        return torch.stack([w.detach().abs().flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
-
-    def remove(self, removed: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-        """Remove channels, given by the name of a group's first layer, and return the remaining entries of each tensor.
-
-        The result maps the name of every parameter and buffer that shrinks to an int64 tensor of its new shape: the
-        positions, in the flattened old tensor, of the entries that survive. Call it once, after `importance`.
-        """
-        tensors = dict([*self.model.named_parameters(), *self.model.named_buffers()])
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        output_shape = self._output_shape()
-        with torch.no_grad():
-            # From here on an entry's value is its own position; Torch-Pruning picks entries and computes nothing.
-            for tensor in tensors.values():
-                tensor.copy_(torch.arange(tensor.numel()).view_as(tensor))
-            for name, channels in removed.items():  # groups do not overlap, so their order does not matter
-                layer = self.model.get_submodule(name)
-                prune_outputs = self._graph.get_pruner_of_module(layer).prune_out_channels
-                self._graph.get_pruning_group(layer, prune_outputs, list(channels)).prune()
-        assert self._output_shape() == output_shape, "pruning changed the shape of the model's output"
-        # Fetched again: pruning has replaced the parameters in `tensors`.
-        left = [*self.model.named_parameters(), *self.model.named_buffers()]
-        return {name: tensor.detach().long() for name, tensor in left if tensor.shape != shapes[name]}
-
-    def copy_widths(self, model: nn.Module) -> None:
-        """Set the widths of the modules of `model` to the shadow's."""
-        for module, pruned in zip(model.modules(), self.model.modules(), strict=True):
-            for attribute in WIDTH_ATTRIBUTES:
-                if hasattr(pruned, attribute):
-                    setattr(module, attribute, getattr(pruned, attribute))
-
-    def _output_shape(self) -> torch.Size:
-        """Return the shape of the shadow's output; a wrongly wired model fails here, before the real one is changed."""
-        with torch.no_grad(), seeded(0, "trace"):
-            return cast(Tensor, self.model(*self.example)).shape
+    shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    twin = copy_model(model, shared if memo is None else memo).eval()
+    put_twins(twin)
+    for module in twin.modules():
+        if isinstance(module, SmallMapConv2d):  # the same values as one operation
+            cast(Any, module).__class__ = nn.Conv2d
+    return twin
 
 
-def refuse_unsupported(model: nn.Module) -> None:
-    """Raise ValueError, naming the layer, unless pruning the model equals masking it (see `Shadow`)."""
-    # Pruning gives each layer a new parameter of its own: the layers would share no longer.
-    if len(list(model.named_parameters(remove_duplicate=False))) != len(list(model.parameters())):
-        raise ValueError("cannot prune a model whose layers share parameters")
-    for name, module in modules_by_name(model).items():
-        if isinstance(module, nn.Conv2d) and not _is_plain_or_depthwise(module):
-            raise ValueError(f"cannot prune {name!r}: a grouped convolution must be depthwise")
-        holds_parameters = next(module.parameters(recurse=False), None) is not None
-        if holds_parameters and not isinstance(module, PrunableLayer | nn.BatchNorm1d | nn.BatchNorm2d | nn.Embedding):
-            raise ValueError(
-                f"cannot prune {name or 'the model'!r} ({type(module).__name__}): only Conv2d, Linear, "
-                "Embedding and BatchNorm may hold parameters; norms across channels differ from their mask form"
-            )
+def find_structure(model: nn.Module, example: Sequence[Tensor]) -> Structure:
+    """Propose the groups of a model, from one forward pass. Raises ValueError if it cannot be computed."""
+    twin = skeleton(model)
+    follow = Follow(twin)
+    try:
+        with uncompiled(twin), torch.no_grad(), seeded(0, "trace"):
+            inputs = tuple(each.detach()[:1].clone() for each in example)
+            with follow:
+                follow.end(twin(*follow.begin(inputs)))
+    except Exception as error:  # a user's model may fail in any way
+        raise ValueError(f"cannot prune the model: its channels cannot be followed ({with_type(error)})") from error
+    axes = {axis: follow.units.find(labels).clone() for axis, labels in follow.axes.items()}
+    for name, labels in follow.entries.items():
+        found = follow.units.find(labels)
+        for dim in (d for d in range(found.dim()) if found.shape[d] > 1 and found.stride(d)):
+            axes[name, dim] = found.movedim(dim, 0).reshape(found.shape[dim], -1)[:, 0].clone()
+    groups = tuple(_groups(twin, axes, follow))
+    axes = {axis: units.where(units > WHOLE, -1) for axis, units in axes.items() if bool((units > WHOLE).any())}
+    return Structure(groups, axes, dict(follow.macs), frozenset(follow.outputs))
+
+
+def _groups(model: nn.Module, axes: Mapping[Axis, Tensor], follow: Follow) -> Iterable[UnitGroup]:
+    """Yield the groups of units that some layer produces and some layer reads, in the order of computation."""
+    read = {int(unit) for axis in follow.axes if axis not in follow.producers for unit in axes[axis].unique()}
+    made: dict[int, Counter[Axis]] = {}
+    for axis in follow.producers:
+        for unit in axes[axis].tolist():
+            if unit > WHOLE and unit in read:
+                made.setdefault(unit, Counter())[axis] += 1
+    alike: dict[tuple[tuple[Axis, int], ...], list[int]] = {}
+    for unit, counts in made.items():  # in the order of the first layer's outputs
+        alike.setdefault(tuple(counts.items()), []).append(unit)
+    names = Counter[str]()
+    for signature, units in alike.items():
+        producers = tuple(axis for axis, _ in signature)
+        layers = tuple(axis[0].removesuffix(".weight") for axis in producers)
+        first = layers[0]
+        names[first] += 1
+        name = first if names[first] == 1 else f"{first}[{names[first]}]"
+        yield UnitGroup(name, layers, producers, tuple(units), tuple(_counts(model, layers, len(units))))
+
+
+def _counts(model: nn.Module, layers: Sequence[str], width: int) -> Iterable[tuple[str, str]]:
+    """Yield the attributes of the modules around the layers that count the units."""
+    for name in dict.fromkeys(part for layer in layers for part in (layer, layer.rpartition(".")[0])):
+        module = modules_by_name(model).get(name)
+        for attribute, value in vars(module).items() if module is not None else ():
+            if HEADS.search(attribute) and type(value) is int and value == width > 1:
+                yield name, attribute
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     """Return `named_modules`, typed, which torch leaves open; the model itself is ''."""
     return dict(cast(Any, model).named_modules())
-
-
-def _call(model: nn.Module, example: Sequence[Tensor]) -> Tensor:
-    return cast(Tensor, model(*example))
-
-
-def _as_shadow(tensor: Tensor) -> Tensor:
-    """Return a model's input for the float64 shadow; indices stay integers."""
-    return tensor.to("cpu", torch.float64 if tensor.is_floating_point() else tensor.dtype)
-
-
-def _is_plain_or_depthwise(conv: nn.Conv2d) -> bool:
-    return conv.groups == 1 or conv.groups == conv.in_channels == conv.out_channels

@@ -63,6 +63,11 @@ class PartyPruner:
         """Return the present output channels of every prunable layer; none before the model was examined."""
         return {} if self._pruner is None else self._pruner.widths()
 
+    @property
+    def whole_macs(self) -> dict[str, int]:
+        """Multiply-accumulates of the layers that stay whole beside others that do not; none before it was examined."""
+        return {} if self._pruner is None else self._pruner.whole_macs
+
     def can_prune(self) -> bool:
         """Examine the model, if nobody has, and return whether anything of it can be pruned."""
         return self._examined() is not None

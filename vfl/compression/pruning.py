@@ -11,15 +11,34 @@ Shapes: B samples, D the embedding's width.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from vfl.base.amounts import exact
-from vfl.compression.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
-from vfl.compression.mask_form import check_mask_form
+from vfl.base.modules import without_compilation
+from vfl.compression.attention import put_twin
+from vfl.compression.dependency import (
+    Importance,
+    PrunableLayer,
+    Structure,
+    find_structure,
+    modules_by_name,
+    tensor_of,
+)
+from vfl.compression.mask_form import exact_groups
 from vfl.compression.refit import Refit
-from vfl.compression.shrink import PrunableOptimizer, carry_optimizer, check_optimizer, shrink_model
+from vfl.compression.shrink import (
+    PrunableOptimizer,
+    carry_optimizer,
+    check_optimizer,
+    fit_widths,
+    set_counts,
+    shrink_model,
+)
+
+MIXED = "what it computes is mixed (by a norm, a softmax, a sum over channels), or read with something that stays"
 
 
 class PruningEvent(TypedDict):
@@ -27,7 +46,7 @@ class PruningEvent(TypedDict):
 
     alpha: float
     removed: dict[str, list[int]]
-    """Channels removed, by the first layer of their group, counted in the widths just before the event."""
+    """Units removed, by their group, counted in those that were left just before the event."""
 
 
 class PruningState(TypedDict):
@@ -35,6 +54,8 @@ class PruningState(TypedDict):
 
     alpha_max: float
     history: list[PruningEvent]
+    counts: NotRequired[dict[str, int]]
+    """Attributes that count heads, by the module's name and their own with a point between; none without heads."""
 
 
 def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
@@ -56,18 +77,23 @@ class StructuredPruner:
     """Prunes one model, in place, to ever larger ratios alpha.
 
     `example` is any valid input of the model: a tensor [B, ...], or one for each of its arguments; only its first
-    sample is used. Whatever is an output of the model keeps its width. `importance` is "filter" (L1 norm of the
-    filter's own weights) or "group" (Torch-Pruning's group norm). `round_to` rounds kept widths to multiples of it.
+    sample is used. Whatever is an output of the model keeps its width, and so does what cannot be pruned exactly.
+    `importance` is "filter" (L1 norm of the weights that produce a unit) or "group" (with those that read it).
+    `round_to` rounds kept units to multiples of it.
 
     Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
-    Raises ValueError for a model that cannot be pruned exactly (see `Shadow` and `check_mask_form`); warns of layers
-    that the output does not depend on, which stay whole.
+    Raises ValueError for a model in which nothing can be pruned exactly (see `find_structure` and `exact_groups`);
+    warns of layers that the output does not depend on, which stay whole.
     """
 
     original_widths: dict[str, int]
-    """Output channels of every prunable Conv2d and Linear when the pruner was built, in the model's order."""
+    """Outputs of every layer whose units can be pruned when the pruner was built, in the model's order."""
     alpha_max: float
     """The largest ratio reached so far."""
+    whole: dict[str, str]
+    """Layers of which nothing can be pruned, by name, and the reason; not those that produce the output."""
+    whole_macs: dict[str, int]
+    """Multiply-accumulates of a sample in these layers."""
 
     def __init__(
         self,
@@ -81,30 +107,48 @@ class StructuredPruner:
             raise ValueError(f"round_to: expected at least 1, got {round_to}")
         if importance not in ("filter", "group"):
             raise ValueError(f"importance: expected 'filter' or 'group', got {importance!r}")
-        self._model = model
-        tensors = (example,) if isinstance(example, Tensor) else example
-        self._example = tuple(tensor.detach()[:1].clone() for tensor in tensors)
+        self._model = without_compilation(model)
+        inputs = (example,) if isinstance(example, Tensor) else example
         self._round_to = round_to
         self._importance: Importance = importance
-        # For the groups and a trial: a shadow copies the present weights, so every event makes its own.
-        with Shadow(model, self._example) as shadow:
-            groups = shadow.groups
-            _warn_of_unreached(model, groups)
-            check_mask_form(model, self._example, shadow)
-        self._groups = [group for group in groups if not group.reaches_output]
+        proposed = find_structure(self._model, inputs)
+        exact, faults = exact_groups(self._model, inputs, proposed)
+        self._structure = proposed.restricted(exact)
+        self._originals = {group.name: group.width for group in self._structure.groups}
         self._history: list[PruningEvent] = []
-        widths = {name: group.width for group in self._groups for name in group.names}
-        self.original_widths = {name: widths[name] for name in modules_by_name(model) if name in widths}
         self.alpha_max = 0.0
+        self.whole, self.whole_macs = _whole_layers(proposed, self._structure, faults)
+        narrow = {name for name in proposed.macs if len(tensor_of(self._model, name)) == 1}
+        refused = {name: reason for name, reason in self.whole.items() if f"{name}.weight" not in narrow}
+        if refused and not any(width > 1 for width in self._originals.values()):
+            name = next((each for each in refused if each in faults), next(iter(refused)))
+            raise ValueError(f"cannot prune {name!r}: {refused[name]}")
+        _warn_of_unreached(self._model, proposed)
+        layers = {layer for group in self._structure.groups for layer in group.names}
+        self.original_widths = {name: width for name, width in self._layer_widths().items() if name in layers}
+
+    def _layer_widths(self) -> dict[str, int]:
+        """Return the outputs of the layers of all groups, in the model's order."""
+        axes = {axis for group in self._structure.groups for axis in group.producers}
+        order = {name: place for place, (name, _) in enumerate(self._model.named_parameters())}
+        return {
+            name.removesuffix(".weight"): tensor_of(self._model, name).shape[dim]
+            for name, dim in sorted(axes, key=lambda axis: order[axis[0]])
+        }
 
     def widths(self) -> dict[str, int]:
-        """Return the present output channels of every prunable layer."""
-        weights = {name: self._model.get_parameter(f"{name}.weight") for name in self.original_widths}
-        return {name: weight.shape[0] for name, weight in weights.items()}
+        """Return the present outputs of every layer whose units can be pruned."""
+        return self._layer_widths()
 
     def target_widths(self, alpha: float) -> dict[str, int]:
-        """Return the output channels of every prunable layer at the ratio alpha, if it were the first one reached."""
-        return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
+        """Return the outputs of every such layer at the ratio alpha, if it were the first one reached."""
+        widths = dict(self.original_widths)
+        for group in self._structure.groups:
+            gone = self._originals[group.name] - kept_width(alpha, self._originals[group.name], self._round_to)
+            for layer, axis in zip(group.names, group.producers, strict=True):
+                of_unit = int((self._structure.axes[axis] == group.units[0]).sum())
+                widths[layer] -= gone * of_unit
+        return widths
 
     def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; return True if a width changed.
@@ -114,38 +158,36 @@ class StructuredPruner:
         read removed channels new weights; without it they keep theirs. Raises ValueError for alpha
         outside [0, 1) or an optimizer whose state cannot be carried, and then changes nothing.
         """
-        targets = self.target_widths(alpha)  # also refuses an alpha outside [0, 1)
+        # Also refuses an alpha outside [0, 1).
+        targets = {name: kept_width(alpha, width, self._round_to) for name, width in self._originals.items()}
         if alpha <= self.alpha_max:
             return False
-        present = self.widths()
-        # Against the present widths: earlier events have removed some of what this alpha asks for.
-        excess = {g.names[0]: present[g.names[0]] - targets[g.names[0]] for g in self._groups}
-        changed = any(count > 0 for count in excess.values())
-        if changed:
-            with Shadow(self._model, self._example) as shadow:
-                removed = {
-                    group.names[0]: _lowest(shadow.importance(group, self._importance), excess[group.names[0]])
-                    for group in shadow.groups
-                    if excess.get(group.names[0], 0) > 0  # groups that reach the output have no excess at all
-                }
-                self._remove(shadow, removed, optimizer, refit)
+        # Against the units that are left: earlier events have removed some of what this alpha asks for.
+        removed = {
+            group.name: _lowest(importance, excess)
+            for group in self._structure.groups
+            if (excess := group.width - targets[group.name]) > 0
+            for importance in [self._structure.importance(self._model, group, self._importance)]
+        }
+        if removed:
+            self._remove(removed, optimizer, refit)
             # Events that changed no width are left out: there is nothing to repeat.
             self._history.append({"alpha": alpha, "removed": removed})
         self.alpha_max = alpha
-        return changed
+        return bool(removed)
 
     def _remove(
-        self,
-        shadow: Shadow,
-        removed: Mapping[str, Sequence[int]],
-        optimizer: PrunableOptimizer | None,
-        refit: Refit | None = None,
+        self, removed: Mapping[str, Sequence[int]], optimizer: PrunableOptimizer | None, refit: Refit | None = None
     ) -> None:
-        """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
-        positions = shadow.remove(removed)
-        # So far only the shadow has changed: a refusal leaves model and optimizer as they were.
+        """Remove units, given by their group's name, from the model and the optimizer's state."""
+        positions = self._structure.positions(self._model, removed)
+        # A refusal leaves model and optimizer as they were.
         if optimizer is not None:
             check_optimizer(optimizer, self._model, positions)
+        left = self._structure.without(removed)
+        counts = {at: group.width for group in left.groups for at in group.counts if group.name in removed}
+        for name in {name for name, _ in counts}:
+            put_twin(self._model.get_submodule(name))  # before the refit, which reads what its layers read
         if refit is not None:
             refit.measure(self._model, positions)
         # By the old tensors, as the optimizer holds them: once the model is shrunk, their names lead to new ones.
@@ -153,7 +195,9 @@ class StructuredPruner:
             p: positions[n] for n, p in self._model.named_parameters() if n in positions
         }
         replaced = shrink_model(self._model, positions)
-        shadow.copy_widths(self._model)
+        fit_widths(self._model)
+        set_counts(self._model, counts)
+        self._structure = left
         if optimizer is not None:
             carry_optimizer(optimizer, replaced, positions_of)
         if refit is not None:
@@ -161,7 +205,11 @@ class StructuredPruner:
 
     def state_dict(self) -> PruningState:
         """Return a copy of the state with which `load_state_dict` gives a dense model this one's structure."""
-        return {"alpha_max": self.alpha_max, "history": copy.deepcopy(self._history)}
+        state = PruningState(alpha_max=self.alpha_max, history=copy.deepcopy(self._history))
+        counts = {f"{m}.{name}": g.width for g in self._structure.groups for m, name in g.counts if self._history}
+        if counts:
+            state["counts"] = counts
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: PrunableOptimizer | None = None) -> None:
         """Repeat the removals of `state` on a model that was not pruned yet, so that pruned weights then fit.
@@ -171,22 +219,27 @@ class StructuredPruner:
         """
         if self._history or self.alpha_max > 0:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
-        checked = _checked(state, {group.names[0]: group.width for group in self._groups})
+        aliases = {layer: group.name for group in self._structure.groups for layer in group.names}
+        checked = _checked(state, self._originals, aliases)
         for event in checked["history"]:
-            # A shadow for each: an event's channels are counted in the widths that the one before has left.
-            with Shadow(self._model, self._example) as shadow:
-                self._remove(shadow, event["removed"], optimizer)
+            self._remove(event["removed"], optimizer)
         self._history, self.alpha_max = checked["history"], checked["alpha_max"]
 
 
-def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningState:
-    """Return the pruning state, read strictly. Raises ValueError unless it fits groups of these original widths."""
+def _checked(state: Mapping[str, Any], widths: Mapping[str, int], aliases: Mapping[str, str]) -> PruningState:
+    """Return the pruning state, read strictly. Raises ValueError unless it fits groups of these original widths.
+
+    ``aliases`` are the groups' names by those of their layers: earlier versions named groups by another one.
+    """
     try:
         alpha_max = float(state["alpha_max"])
         history = [
             PruningEvent(
                 alpha=float(event["alpha"]),
-                removed={str(name): [int(i) for i in channels] for name, channels in event["removed"].items()},
+                removed={
+                    name if name in widths else aliases.get(name, str(name)): [int(i) for i in channels]
+                    for name, channels in event["removed"].items()
+                },
             )
             for event in state["history"]
         ]
@@ -216,11 +269,23 @@ def psi(dense: Tensor, pruned: Tensor) -> float:
     return (dense.detach().double() - pruned.detach().double()).square().flatten(1).sum(dim=1).mean().item()
 
 
-def _warn_of_unreached(model: nn.Module, groups: Sequence[CoupledLayers]) -> None:
-    reached = {name for group in groups for name in group.names}
-    layers = {name for name, module in modules_by_name(model).items() if isinstance(module, PrunableLayer)}
-    if unreached := sorted(layers - reached):
+def _warn_of_unreached(model: nn.Module, structure: Structure) -> None:
+    reached = {id(tensor_of(model, name)) for name in structure.macs}
+    layers = {name: each for name, each in modules_by_name(model).items() if isinstance(each, PrunableLayer)}
+    if unreached := sorted(name for name, layer in layers.items() if id(layer.weight) not in reached):
         warnings.warn(f"never pruned, as the model's output does not depend on it: {unreached}", stacklevel=3)
+
+
+def _whole_layers(
+    proposed: Structure, pruned: Structure, faults: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the layers of which nothing is pruned, with the reason and with their multiply-accumulates."""
+    units = torch.tensor([unit for group in pruned.groups if group.width > 1 for unit in group.units])
+    touched = {name for (name, _), each in pruned.axes.items() if bool(torch.isin(each, units).any())}
+    reasons = {layer: faults[group.name] for group in proposed.groups if group.name in faults for layer in group.names}
+    whole = {name: name.removesuffix(".weight") for name in proposed.macs if name not in touched | proposed.outputs}
+    macs = {layer: proposed.macs[name] for name, layer in whole.items()}
+    return {layer: reasons.get(layer, MIXED) for layer in macs}, macs
 
 
 def _lowest(importance: Tensor, count: int) -> list[int]:

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vfl.compression.attention import put_twin, stop_nesting
+
 Positions = Mapping[str, Tensor]
 
 
@@ -43,16 +45,55 @@ def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Para
     keep `requires_grad`.
     """
     replaced: dict[Tensor, nn.Parameter] = {}
+    owners = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, kept in positions.items():
         prefix, _, leaf = name.rpartition(".")
-        owner = model.get_submodule(prefix)
-        old = getattr(owner, leaf)
+        old = getattr(model.get_submodule(prefix), leaf)
         new = select(old, kept)
         if isinstance(old, nn.Parameter):
             new = replaced[old] = nn.Parameter(new, requires_grad=old.requires_grad)
-        setattr(owner, leaf, new)
+        for other, tensor in owners:
+            if tensor is old:  # several layers may share it
+                prefix, _, leaf = other.rpartition(".")
+                setattr(model.get_submodule(prefix), leaf, new)
     model.zero_grad(set_to_none=True)
     return replaced
+
+
+def fit_widths(model: nn.Module) -> None:
+    """Set the attributes of PyTorch's layers that name a width, or count groups, to what their tensors have."""
+    for module in model.modules():
+        weight = vars(module)["_parameters"].get("weight")
+        match module:
+            case nn.Linear():
+                module.out_features, module.in_features = module.weight.shape
+            case nn.modules.conv._ConvNd():  # pyright: ignore[reportPrivateUsage]  # convolutions of all dimensions
+                outputs, inputs = module.weight.shape[:2]
+                if module.transposed:
+                    outputs, inputs = inputs, outputs
+                elif module.groups > 1:  # of which each has as many outputs as before
+                    module.groups = outputs // (module.out_channels // module.groups)
+                module.out_channels, module.in_channels = outputs, inputs * module.groups
+            case nn.GroupNorm() if weight is not None:
+                module.num_groups = len(weight) // (module.num_channels // module.num_groups)
+                module.num_channels = len(weight)
+            case nn.modules.batchnorm._NormBase():  # pyright: ignore[reportPrivateUsage]
+                statistics = weight if weight is not None else module.running_mean
+                module.num_features = module.num_features if statistics is None else len(statistics)
+            case nn.PReLU():
+                module.num_parameters = len(module.weight)
+            case _:
+                pass
+
+
+def set_counts(model: nn.Module, counts: Mapping[tuple[str, str], int]) -> None:
+    """Set attributes of modules, such as ``num_heads``; an attention layer can then take fewer heads."""
+    for (name, attribute), count in counts.items():
+        module = model.get_submodule(name)
+        if getattr(module, attribute) != count:
+            put_twin(module)
+            setattr(module, attribute, count)
+    stop_nesting(model)
 
 
 def take_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -60,6 +101,7 @@ def take_shapes(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     own = model.state_dict()
     narrower = {name: each.shape for name, each in weights.items() if name in own and each.shape != own[name].shape}
     shrink_model(model, {name: torch.zeros(shape, dtype=torch.int64) for name, shape in narrower.items()})
+    fit_widths(model)
     for name, shape in narrower.items():
         layer = model.get_submodule(name.rpartition(".")[0])
         if isinstance(layer, nn.Conv2d) and layer.groups > 1 and name.endswith("weight"):  # depthwise: as many groups

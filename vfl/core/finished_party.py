@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.random import generator
-from vfl.compression.shrink import take_shapes
+from vfl.compression.shrink import set_counts, take_shapes
 from vfl.config import ExperimentConfig
 from vfl.core.embeddings import EmbeddingSender, encode_as
 from vfl.core.finished_model import EvaluatedModels
@@ -129,6 +129,8 @@ class FinishedParty:
 
     def _restore_shapes(self, state: State) -> None:
         take_shapes(self.model, state["model"])
+        counts = state.get("pruner", {}).get("counts", {})
+        set_counts(self.model, {tuple(name.rsplit(".", 1)): count for name, count in counts.items()})
 
     def _evaluation(self, embedding_nD: Tensor) -> bytes:
         embedding_nD = self.defence.add_row_noise(embedding_nD.cpu())

@@ -93,6 +93,11 @@ class FeatureParty(FinishedParty):
         self.unpruned_macs = self.macs = counted.layers.total()
         self.skipped_macs = self.unpruned_skipped_macs = skipped_macs(self.model, *self.example)
         """Multiply-accumulates of a sample's backward pass that frozen layers save, now and unpruned."""
+        if whole := self.pruner.whole_macs:
+            share = sum(whole.values()) / self.macs
+            warnings.warn(
+                f"{name}: stay whole, {share:.0%} of the multiply-accumulates: {', '.join(whole)}", stacklevel=2
+            )
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
@@ -334,6 +339,8 @@ class FeatureParty(FinishedParty):
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
             weights_file=self.weights_file,
+            whole_macs=self.pruner.whole_macs or None,
+            unpruned_macs=self.unpruned_macs if self.pruner.whole_macs else None,
         )
 
     def state_dict(self) -> State:

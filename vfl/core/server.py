@@ -285,6 +285,7 @@ class HeadServer:
                 name: self.reports.present(name)
                 | self.ledger.summary(name)
                 | ({"weights_file": file} if (file := described[name].weights_file) else {})
+                | described[name].whole()
                 for name in self.roster.names
             },
             **({"positive_class": positive} if (positive := self.trainer.task.positive) else {}),

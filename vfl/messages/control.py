@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from vfl.messages.messages import Buffer, Message, MessageError, Part, PartKind, control
 
-MAX_LAYERS = 256
+MAX_LAYERS = 1024
 """Most prunable layers that a party may describe, as they are drawn."""
 MAX_RATIOS = 256
 """Most ratios that may be asked about at once."""
@@ -34,7 +34,7 @@ MacsByRatio = Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
 Width = Annotated[int, Field(ge=1, lt=2**31)]
 Measure = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
+LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,200}$")]
 MetricTag = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
 Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
@@ -174,6 +174,10 @@ class Description(Control):
     original_widths: Widths
     weights_file: Sha256 | None = None
     """Digest of the file whose weights the model began with; None if it began with none."""
+    whole_macs: Annotated[dict[LayerName, Count], Field(max_length=MAX_LAYERS)] | None = None
+    """Multiply-accumulates of the layers that stay whole beside others that are pruned."""
+    unpruned_macs: Count | None = None
+    """Those of the model as built; beside whole_macs."""
 
     @model_validator(mode="after")
     def _of_one_model(self) -> Self:
@@ -182,6 +186,13 @@ class Description(Control):
         if any(self.widths[name] > width for name, width in self.original_widths.items()):
             raise ValueError("widths: above original_widths")
         return self
+
+    def whole(self) -> dict[str, Any]:
+        """Return the layers that stay whole and their share of the multiply-accumulates; empty if there are none."""
+        if not self.whole_macs:
+            return {}
+        share = sum(self.whole_macs.values()) / max(1, self.unpruned_macs or 0)
+        return {"whole": {"layers": list(self.whole_macs), "macs": min(1.0, share)}}
 
 
 class AskedRatios(Control):

@@ -53,6 +53,14 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
         for line in lines:
             table.add_row(*line[: len(headings)])
         yield table
+    for party in parties:
+        if whole := party.pruner.whole_macs:
+            table = numbers_table(
+                f"{party.name}: layers that no alpha makes smaller", ("layer", "MACs", "of the model")
+            )
+            for layer, macs in whole.items():
+                table.add_row(layer, amount(macs), f"{macs / party.unpruned_macs:.1%}")
+            yield table
     yield _total_table(server, forecast, parties)
 
 

@@ -1,0 +1,127 @@
+"""Prune every classification model of torchvision by half: docs/results/pruning/torchvision.csv.
+
+    python -m scripts.lab.torchvision_models [MODEL ...] [--out FILE]
+
+Each model, with random weights, is examined in a process of its own, one after the other. A row is written as soon
+as it is known, and a model that has one is left out: an interrupted study goes on. Images are as small as the model
+allows (``SIDES``), which changes the share of attention in the multiply-accumulates a little.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import resource
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torchvision import models
+
+from vfl.base.macs import count_macs, count_parameters
+from vfl.compression.dependency import find_structure
+from vfl.compression.mask_form import differ
+from vfl.compression.pruning import StructuredPruner
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "docs" / "results" / "pruning" / "torchvision.csv"
+ALPHA = 0.5
+SIDES = {"alexnet": 64, "inception_v3": 96, "maxvit_t": 224, "vit": 224, "vit_h": 224, "swin": 64, "squeezenet": 64}
+"""Pixels of an image's side by the beginning of the model's name; 32 for the others."""
+COLUMNS = (
+    "model",
+    "side",
+    "parameters",
+    "macs",
+    "removed_macs",
+    "removed_parameters",
+    "groups",
+    "layers_pruned",
+    "layers_whole",
+    "whole_macs",
+    "difference",
+    "seconds",
+    "peak_mb",
+    "model_mb",
+    "failed",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Examine the models that have no row yet; return the exit code."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("models", nargs="*", help="names; all of torchvision's by default")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args(arguments)
+    names = options.models or models.list_models(module=models)
+    done = {row["model"] for row in read_rows(options.out)}
+    for name in (each for each in names if each not in done):
+        # Started anew, so that the peak of memory is the model's own.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            row = pool.apply(examine, (name,))
+        write_rows(options.out, [*read_rows(options.out), row])
+        print(*(f"{key}={value}" for key, value in row.items()), flush=True)
+    return 0
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows that are there."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the table, sorted by the model's name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([row[key] for key in COLUMNS] for row in sorted(rows, key=lambda row: row["model"]))
+
+
+def examine(name: str) -> dict[str, Any]:
+    """Return the row of a model: shares of what alpha removes, and the difference of the pruned from the mask form."""
+    warnings.simplefilter("ignore")  # of weights' initialization
+    side = next((side for start, side in SIDES.items() if name.startswith(start)), 32)
+    model, image = _model(name), torch.zeros(1, 3, side, side)
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"model": name, "side": side}
+    row |= {"parameters": count_parameters(model), "macs": count_macs(model, image), "model_mb": _peak_mb()}
+    started_s = time.perf_counter()
+    try:
+        pruner = StructuredPruner(model, image)
+    except ValueError as error:
+        return row | {"failed": str(error)}
+    row |= {"seconds": f"{time.perf_counter() - started_s:.1f}", "peak_mb": _peak_mb()}
+    pruner.prune_to(ALPHA)
+    layers = len(pruner.widths())
+    row |= {
+        "removed_macs": f"{1 - count_macs(model, image) / row['macs']:.3f}",
+        "removed_parameters": f"{1 - count_parameters(model) / row['parameters']:.3f}",
+        "groups": len(pruner.state_dict()["history"][0]["removed"]),
+        "layers_pruned": layers,
+        "layers_whole": len(pruner.whole),
+        "whole_macs": f"{sum(pruner.whole_macs.values()) / row['macs']:.3f}",
+    }
+    removed = pruner.state_dict()["history"][0]["removed"]
+    dense = _model(name)
+    difference, scale, live = differ(dense, (image,), find_structure(dense, (image,)), removed)
+    return row | {"difference": f"{difference / scale:.1e}", "failed": f"other inputs of {live[0]}" if live else ""}
+
+
+def _model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    auxiliary = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return cast(nn.Module, models.get_model(name, weights=None, **auxiliary)).eval()
+
+
+def _peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+if __name__ == "__main__":
+    sys.exit(main())
