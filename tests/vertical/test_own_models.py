@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ class Keeping(nn.Module):
         self.all: list[Tensor] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        self.last = self.hidden(images.flatten(1)).relu()
-        self.all = [self.last, self.last * 2]
-        return self.embedding(self.last)
+        hidden = self.hidden(images.flatten(1)).relu()
+        self.last, self.all = hidden, [hidden, 2 * hidden]
+        return self.embedding(hidden)
 
 
 class Attending(nn.Module):
@@ -45,7 +46,7 @@ class Attending(nn.Module):
         return self.embedding(self.attention(tokens, tokens, tokens, need_weights=self.need_weights)[0].mean(1))
 
 
-def perceptron(change: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+def perceptron(change: Callable[[nn.Linear], Any]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), change(nn.Linear(256, 8)), nn.ReLU(), nn.Linear(8, 4))
 
 
@@ -55,7 +56,7 @@ def encoder() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Unflatten(1, (TOKENS, WIDTH)), blocks, nn.Flatten(), nn.Linear(256, 4))
 
 
-KINDS: dict[str, Callable[[], nn.Module]] = {
+KINDS: dict[str, Callable[[], Any]] = {
     "compiled": lambda: torch.compile(perceptron(nn.Identity()), backend="eager"),
     "compiled_part": lambda: perceptron(lambda layer: torch.compile(layer, backend="eager")),
     "keeping": Keeping,
