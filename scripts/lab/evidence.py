@@ -36,7 +36,7 @@ COSTS = ("bytes", "multiply-accumulates")
 MEASURED = ("machine", "date")
 """Columns of a benchmark, as its rows name them."""
 PAPERS = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare")
-SOURCES = (*PAPERS, "readme", "frontier", "wire", "leakage", "benchmark")
+SOURCES = (*PAPERS, "readme", "owners", "frontier", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Fewest seeds or pairs for a verdict."""
@@ -80,7 +80,7 @@ Intervals are single ones; where a row names tries, Bonferroni widens it. This p
 """
 OWN_TITLE = """## This project's own measurements
 
-Further claims: [tables](tables/README.md), [frontier](frontier/README.md),
+Further claims: [owners](owners/README.md), [tables](tables/README.md), [frontier](frontier/README.md),
 [compression](compression/README.md), [staleness](staleness/README.md), [leakage](leakage/README.md),
 [absence](absence/README.md), [controller](controller/README.md), [matching](matching/README.md),
 [benchmarks](benchmark/README.md), [serving](serving/README.md), [reliability](reliability/README.md).
