@@ -1,7 +1,4 @@
-"""``compose.yaml`` and ``Dockerfile``: their commands in plain folders, as a builder of images may be missing.
-
-Where there is one, ``scripts/lab/container.py`` builds the image and runs the same services in it.
-"""
+"""``compose.yaml`` and ``Dockerfile``: their commands in plain folders, as a builder of images may be missing."""
 
 import json
 import os
