@@ -337,6 +337,8 @@ class _Vertical(BaseEstimator):
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
             return owners_of({ALONE: given}, self.key)
+        if isinstance(given, np.ma.MaskedArray):
+            given = np.ma.filled(given.astype(np.float64), np.nan)
         array = validate_data(self, cast(Any, given), reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
         return owners_of({ALONE: np.asarray(array)}, self.key)
 
@@ -486,5 +488,7 @@ def _labels(y: Any) -> NDArray[Any]:
     """Return labels [N]. Raises ValueError if there are none, or several per row."""
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
+    if isinstance(y, np.ma.MaskedArray):
+        check_labels(y)
     # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
     return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)

@@ -258,7 +258,7 @@ def _counted(
 
 
 def _array(y: ArrayLike | Tensor) -> NDArray[Any]:
-    return y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    return y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asanyarray(y)
 
 
 def _labels(values: NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
@@ -266,6 +266,7 @@ def _labels(values: NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
     if values.ndim != 1:
         raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
     if values.dtype.kind == "f":
+        values = np.ma.filled(values, np.nan)
         if not np.isfinite(values).all():
             first = int(np.isfinite(values).argmin())
             raise ConfigError(f"y: holds NaN or infinity: row {first} has {values[first]:g}")

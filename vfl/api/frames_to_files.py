@@ -64,6 +64,7 @@ class OwnerTable:
 
 def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
     """Return the owner of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
+    given = cast(Any, given).toarray() if hasattr(given, "tocsr") else given  # a sparse matrix of SciPy
     array = isinstance(given, np.ndarray)
     if array and key is not None:
         raise ConfigError(f"{name}: an array has no column {key!r}; give a data frame, or leave out key")
@@ -102,7 +103,7 @@ def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     if array.ndim != 2:
         raise ConfigError(f"{name}: expected an array [N, F], got {list(array.shape)}")
     try:
-        values = array.astype(np.float64)
+        values = np.ma.filled(array.astype(np.float64), np.nan)  # what is masked is missing
     except (TypeError, ValueError):
         raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers; give a data frame") from None
     return {f"x{place}": np.ascontiguousarray(values[:, place]) for place in range(values.shape[1])}
@@ -223,7 +224,9 @@ def check_given(config: ExperimentConfig, kind: str, task: str) -> None:
 def check_labels(labels_N: NDArray[Any]) -> None:
     """Raise ConfigError, which counts them, for labels that are missing: None, NaN, NaT or pandas' NA."""
     kind = labels_N.dtype.kind
-    if kind == "O":  # pandas' NA is neither equal nor unequal to itself
+    if isinstance(labels_N, np.ma.MaskedArray):
+        lacks_N = np.ma.getmaskarray(cast(Any, labels_N))
+    elif kind == "O":  # pandas' NA is neither equal nor unequal to itself
         equal = [None if each is None else each == each for each in labels_N.tolist()]
         lacks_N = np.array([not (isinstance(each, bool | np.bool_) and each) for each in equal], bool)
     else:
@@ -279,7 +282,7 @@ def by_code(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
 def weights_of(given: Any, rows: int) -> NDArray[np.float64]:
     """Return the weights [N] of N rows. Raises ConfigError for others than finite numbers from 0, and if all are 0."""
     try:
-        weights = np.asarray(given, np.float64)
+        weights = np.ma.filled(np.ma.asarray(given, np.float64), np.nan)
     except (TypeError, ValueError):
         raise ConfigError(f"sample_weight: expected numbers, one for each of {rows} rows") from None
     if weights.shape != (rows,):

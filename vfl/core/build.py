@@ -1,8 +1,10 @@
 """Building the two sides of an experiment, with the same objects in one process and in many."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import mul
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -136,6 +138,7 @@ def build_head_server(
     """
     check_installed(config)
     check_tested(train.task, test.values)
+    _warn_of_untrained(train, test.values)
     trainer = build_head(config, train, runtime, given)
     if config.privacy.gradients == "gaussian":
         tell_moved(movers(config, trainer, weighted=train.weights_N is not None))
@@ -144,6 +147,17 @@ def build_head_server(
     presence = train.presence(config)
     exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config, train.weights_N)
     return HeadServer(exchanges, joint, train.digest(test), on_exchange)
+
+
+def _warn_of_untrained(train: TrainingLabels, tested_N: Tensor) -> None:
+    """Warn of classes that only tested rows have; their rows stay in the metrics, where they count as wrong."""
+    known, tested = (set(cast(list[int], cast(Any, labels_N).tolist())) for labels_N in (train.labels_N, tested_N))
+    lacking = sorted(tested - known) if train.task.names else []
+    counts = {train.task.names[code]: int((tested_N == code).sum()) for code in lacking}
+    if counts:
+        told = ", ".join(f"{name!r} ({count} rows)" for name, count in counts.items())
+        what = f"only tested rows are of class {told}; these rows count as wrong"
+        warnings.warn(f"labels: {what}; train on some of them, or leave them out", stacklevel=3)
 
 
 def build_joint_model(

@@ -1,6 +1,6 @@
 """A Python program's tensors, arrays and datasets, read by row and never copied as a whole."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# torch's own signatures are partly untyped.
+# Signatures of torch and numpy are partly untyped.
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
@@ -86,33 +86,68 @@ class Rows:
 
 def rows_of(name: str, data: object) -> Rows:
     """Return a user's data as rows. Raises ValueError, one line, if the data have none."""
-    if isinstance(data, np.ndarray) or hasattr(data, "to_numpy"):  # item i of a data frame would be a column
-        array: NDArray[Any] = np.asarray(cast(Any, data))
-        if array.dtype.kind not in "fiub":
-            raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers")
-
-        def read(rows: Tensor) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array[rows.numpy()]))
-
-    elif isinstance(data, Tensor):
-        tensor = data.detach()
-
-        def read(rows: Tensor) -> Tensor:
-            return tensor.index_select(0, rows)
-
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        dataset = cast(MapDataset, data)
-
-        def read(rows: Tensor) -> Tensor:
-            items = [torch.as_tensor(dataset[row]) for row in cast(list[int], rows.tolist())]
-            return torch.stack(items) if items else torch.stack([torch.as_tensor(dataset[0])])[:0]
-
-    else:
-        raise ConfigError(f"{name}: {type(data).__name__} is no tensor, array or dataset with a length")
+    read, count = _reader_of(name, data)
     columns = cast(Sequence[object], tuple(getattr(cast(Any, data), "columns", ())))
-    found = Rows(name, read, torch.arange(len(cast(MapDataset, data))), columns)
+    found = Rows(name, read, torch.arange(count), columns)
     if len(found) == 0:
         raise ConfigError(f"{name}: holds no sample")
     if found.dim() < 2:
         raise ConfigError(f"{name}: a sample needs features: expected [N, ...], got {list(found.shape)}")
     return found
+
+
+def _reader_of(name: str, data: object) -> tuple[Callable[[Tensor], Tensor], int]:
+    """Return a function from rows to their features, and the number of rows."""
+    if hasattr(data, "tocsr"):  # a sparse matrix of SciPy, whose length is ambiguous
+        matrix = cast(Any, data).tocsr()
+        return lambda rows: _tensor_of(matrix[rows.numpy()].toarray()), matrix.shape[0]
+    if isinstance(data, np.ndarray) or hasattr(data, "to_numpy"):  # item i of a data frame would be a column
+        array = _array_of(name, data)
+        return lambda rows: _tensor_of(array[rows.numpy()]), len(array)
+    if isinstance(data, Tensor):
+        tensor = data.detach()
+        return lambda rows: tensor.index_select(0, rows).to_dense(), len(tensor)
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise ConfigError(f"{name}: {type(data).__name__} is no tensor, array or dataset with a length")
+    dataset = cast(MapDataset, data)
+
+    def read(rows: Tensor) -> Tensor:
+        items = [_features_of(dataset[row]) for row in cast(list[int], rows.tolist())]
+        return torch.stack(items) if items else torch.stack([_features_of(dataset[0])])[:0]
+
+    return read, len(dataset)
+
+
+def _array_of(name: str, data: object) -> NDArray[Any]:
+    """Return an array of numbers; columns of a frame that are numbers and booleans become float64."""
+    array: NDArray[Any] = np.asarray(cast(Any, data))
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers") from None
+    if array.dtype.kind not in "fiub":
+        raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers")
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, data)):
+        raise ConfigError(
+            f"{name}: {int(np.ma.count_masked(cast(Any, data)))} cells are masked; fill them: filled(...)"
+        )
+    return array
+
+
+def _tensor_of(array: NDArray[Any]) -> Tensor:
+    """Return a copy that PyTorch can hold: in this machine's byte order, and no wider than float64."""
+    kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return torch.from_numpy(np.ascontiguousarray(array, kind))
+
+
+def _features_of(item: Any) -> Tensor:
+    """Return a dataset's item; that of a TensorDataset of features is a tuple of one tensor."""
+    if isinstance(item, tuple) and any(getattr(each, "shape", ()) for each in cast(tuple[Any, ...], item)):
+        tensors = cast(tuple[Any, ...], item)
+        if len(tensors) != 1:
+            raise ValueError(
+                f"an item is a tuple of {len(tensors)}; give a dataset of features only, and the labels as y"
+            )
+        item = tensors[0]
+    return torch.as_tensor(item)

@@ -133,3 +133,24 @@ def test_image_folder_says_what_it_does_not_find(folder: Path, missing: str):
     with pytest.raises(ValueError, match=rf"^data\.dataset\.root: {said}") as raised:
         load(root)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "@eaDir", "__MACOSX"])
+def test_hidden_folders_and_files_are_no_class_and_no_image(folder: Path, hidden: str):
+    expected = load(folder)
+    for split in ("train", "test"):
+        write_image(folder / split / hidden / "0.png")
+        write_image(folder / split / "cat" / hidden / "0.png")
+        (folder / split / "dog" / "._0.png").write_bytes(b"resource fork")
+    found = load(folder)
+    assert found.classes == expected.classes
+    assert torch.equal(found.train.features, expected.train.features)
+    assert torch.equal(found.test.labels, expected.test.labels)
+
+
+def test_files_of_other_formats_are_counted_in_one_line(folder: Path):
+    for name in ("a.heic", "b.HEIC", "c.gif", ".hidden.gif"):
+        (folder / "train" / "cat" / name).write_bytes(b"x")
+    with pytest.warns(UserWarning, match=r"3 files .*2 \.heic, 1 \.gif") as told:
+        assert len(load(folder).train.ids) == 6
+    assert len(told) == 1

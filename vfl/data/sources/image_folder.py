@@ -4,6 +4,8 @@
 
 import io
 import struct
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +24,8 @@ from vfl.data.sources.pooled import Pool, Pools
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
 
+SHOWN = 5
+"""Suffixes that a warning names."""
 DECODERS = 4
 """Number of decoding threads."""
 
@@ -53,12 +57,41 @@ def _meant(root: Path) -> Path | None:
 def _scan(folder: Path) -> "ImageFolder":
     """Return torchvision's list of the images below one folder: sorted, so the same on every machine."""
     from torchvision.datasets import ImageFolder  # over a second to import: only those who use it wait
+    from torchvision.datasets.folder import IMG_EXTENSIONS
 
+    class Visible(ImageFolder):
+        def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+            names, _ = super().find_classes(directory)
+            names = [name for name in names if not _is_hidden(name)]
+            if not names:
+                raise FileNotFoundError(f"Couldn't find any class folder in {directory}.")
+            return names, {name: place for place, name in enumerate(names)}
+
+    def is_read(path: str) -> bool:
+        return path.lower().endswith(IMG_EXTENSIONS) and not any(map(_is_hidden, Path(path).relative_to(folder).parts))
+
+    _warn_of_others(folder, IMG_EXTENSIONS)
     try:
-        return ImageFolder(str(folder))
+        return Visible(str(folder), is_valid_file=is_read)
     except OSError as error:  # also torchvision's own for "no class folder" and "a class without images"
         why = error.strerror or one_line(error)
         raise ValueError(f"data.dataset.root: no images as '{folder}/<class>/*': {why}") from None
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a folder or file is a program's own: of Jupyter, a NAS, macOS or Windows."""
+    return name.startswith((".", "@")) or name in ("__MACOSX", "Thumbs.db", "desktop.ini")
+
+
+def _warn_of_others(folder: Path, read: Sequence[str]) -> None:
+    """Warn, once, of files that are left out for their format, with their number by suffix."""
+    files = (path.relative_to(folder) for path in folder.glob("*/**/*") if path.is_file())
+    suffixes = [path.suffix.lower() for path in files if not any(map(_is_hidden, path.parts))]
+    counts = Counter(suffix for suffix in suffixes if suffix not in read)
+    if counts:
+        told = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(SHOWN))
+        what = f"{counts.total()} files of other formats are left out ({told}); convert pictures to .png or .jpg"
+        warnings.warn(f"data.dataset.root: '{folder}': {what}", stacklevel=2)
 
 
 def _folder_pool(files: Sequence[tuple[str, int]], image_size: int | None) -> Pool:
