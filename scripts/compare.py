@@ -26,7 +26,7 @@ def add_arguments(parser: OneLineParser) -> None:
     of = "YAML file, or name of a shipped experiment (not with --table), and settings that override its own"
     parser.add_argument("settings", nargs="*", metavar="CONFIG key=value", help=of)
     parser.add_run_dir("folder of the runs (default: the next free one)")
-    many = "an owner's CSV or Parquet file, in place of CONFIG; the first has the label; settings need no search"
+    many = "an owner's table or its YAML of lvfl describe, in place of CONFIG; the first has the label"
     parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
     known = "with --table: column by which rows are known, or an owner's (default: a likely one)"
@@ -54,8 +54,6 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
         tables[owner] = Path(file)
     if len(tables) < 2:
         raise ConfigError("--table: is given once; comparing needs the tables of two or more owners")
-    if arguments.label is None:
-        raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
     from vfl.comparison.compare import experiment_of
 
     return experiment_of(tables, arguments.label, _keys(arguments.key, [*tables]), arguments.settings)

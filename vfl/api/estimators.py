@@ -40,6 +40,7 @@ from vfl.api.frames_to_files import (
     check_labels,
     classes_of,
     draw_tested,
+    fill_masked,
     lacking,
     named_loss,
     other_order,
@@ -326,7 +327,7 @@ class _Vertical(BaseEstimator):
             left = owners if self.key is None else [first]
             owners = {name: owner.take(kept_N) if name in left else owner for name, owner in owners.items()}
             labels_N, weights_N = labels_N[kept_N], weights_N[kept_N]
-        check_labels(labels_N)
+        check_labels(y if isinstance(y, np.ma.MaskedArray) else labels_N)
         return owners, labels_N, weights_N
 
     def _owners(self, given: Any, *, fitted: bool, y: Any = None) -> dict[str, OwnerTable]:
@@ -337,9 +338,9 @@ class _Vertical(BaseEstimator):
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
             return owners_of({ALONE: given}, self.key)
-        if isinstance(given, np.ma.MaskedArray):
-            given = np.ma.filled(given.astype(np.float64), np.nan)
-        array = validate_data(self, cast(Any, given), reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
+        array = validate_data(
+            self, fill_masked(given), reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan"
+        )
         return owners_of({ALONE: np.asarray(array)}, self.key)
 
 
@@ -488,7 +489,5 @@ def _labels(y: Any) -> NDArray[Any]:
     """Return labels [N]. Raises ValueError if there are none, or several per row."""
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
-    if isinstance(y, np.ma.MaskedArray):
-        check_labels(y)
     # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
     return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)

@@ -103,10 +103,15 @@ def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     if array.ndim != 2:
         raise ConfigError(f"{name}: expected an array [N, F], got {list(array.shape)}")
     try:
-        values = np.ma.filled(array.astype(np.float64), np.nan)  # what is masked is missing
+        values = fill_masked(array.astype(np.float64))
     except (TypeError, ValueError):
         raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers; give a data frame") from None
     return {f"x{place}": np.ascontiguousarray(values[:, place]) for place in range(values.shape[1])}
+
+
+def fill_masked(given: Any) -> Any:
+    """Return a masked array as floats in which masked cells are missing, and anything else as it is."""
+    return np.ma.filled(given.astype(np.float64), np.nan) if isinstance(given, np.ma.MaskedArray) else given
 
 
 def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:

@@ -30,7 +30,7 @@ from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.data import TABLE_KINDS
-from vfl.config.files import load_experiment, parse_overrides, with_own_models
+from vfl.config.files import lay_over, load_experiment, parse_overrides, with_own_models
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Regression, Task, task_of
 from vfl.data.files import LabelData, PartyData
@@ -116,33 +116,49 @@ def compare(
 
 
 def experiment_of(
-    tables: Mapping[str, Path], label: str, keys: Mapping[str, str], overrides: Sequence[str]
+    tables: Mapping[str, Path], label: str | None, keys: Mapping[str, str], overrides: Sequence[str]
 ) -> ExperimentConfig:
     """Return an experiment on tables by owner, with settings that need no search; the first has the column ``label``.
 
-    The key of an owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
+    A YAML file of ``lvfl describe`` stands for its table, and names label and key where they are not given. The key of
+    another owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
     """
-    proposed: dict[str, dict[str, object]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     leader, classes = next(iter(tables)), 0
     overridden = parse_overrides(overrides)
-    for owner, file in tables.items():
+    for owner, named in tables.items():
+        own = _settings_of(owner, named)
+        label, file = label or own.get("label"), Path(own["file"])
+        if label is None:
+            raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
         columns = describe_table(file)
         names = [each.name for each in columns]
         likely = (each.name for each in columns if each.name != label and each.looks_like_key())
-        key = keys.get(owner) or next(likely, None)
-        if key not in names:
+        key = keys.get(owner) or own.get("key") or next(likely, None)
+        if not set(key if isinstance(key, list) else [key]) <= set(names):
             problem = "no column that looks like a key" if key is None else f"no column {key!r}"
             raise ConfigError(f"--key: {file} has {problem}; write --key {owner}=COLUMN, one of {_list_some(names)}")
         if owner == leader and label not in names:
             raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_list_some(names)}")
-        proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
+        proposed[owner] = own | {"key": key, **({"label": label} if owner == leader else {})}
         if owner == leader and overridden.get("task") != "regression":
             classes = next(count_classes(each.values) for each in columns if each.name == label)
+    assert label is not None
     values = {
         "name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables",
         "data": {"dataset": {"kind": "tables"}, "tables": proposed},
     }
     return with_own_models(fitting_experiment(values, overridden, classes))
+
+
+def _settings_of(owner: str, file: Path) -> dict[str, Any]:
+    """Return an owner's settings by its table, or by a YAML file of them."""
+    if file.suffix not in (".yaml", ".yml"):
+        return {"file": str(file)}
+    own = lay_over({"data": {"tables": {owner: str(file)}}}, {})["data"]["tables"][owner]
+    if not isinstance(own.get("file"), str):
+        raise ConfigError(f"--table: {file}: names no file; write its table as file: FILE")
+    return own
 
 
 def _list_some(names: Sequence[str]) -> str:

@@ -166,7 +166,10 @@ class ColumnSummary:
         if not self.mostly_numbers or coded:
             many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
             too_many = f"{coded} and" if coded else "has"
-            return ("ignore", f"{too_many} too many different values for a category") if many else ("category", coded)
+            spoilt = self.numbers >= present // 2 and not coded and self.first_text
+            cells = f"; {present - self.numbers} cells are no numbers (first {self.first_text})" if spoilt else ""
+            told = f"{too_many} too many different values for a category{cells}"
+            return ("ignore", told) if many else ("category", coded)
         wrong = present - self.numbers
         first = f" (first {self.first_text})" if self.first_text else ""
         return "number", f"has {wrong} cells that are no finite number{first}" if wrong else ""
@@ -233,11 +236,31 @@ def doubtful_header(path: Path, summaries: Sequence[ColumnSummary], named: Colle
     return ""
 
 
+def propose_missing(
+    path: Path, left_out: Sequence[str], kept: Kept = MappingProxyType({})
+) -> tuple[list[str], str, list[ColumnSummary] | None]:
+    """Return a table's own words for a missing value and a line about them, or else the summaries of its columns.
+
+    Columns ``left_out`` are not looked at for words. Raises TableError.
+    """
+    summaries = describe_table(path, kept=kept)
+    words = {each.name: each.missing_words() for each in summaries if each.name not in left_out}
+    found = sorted(set[str]().union(*words.values()))
+    if not found:
+        return [], "", summaries
+    named = ", ".join(repr(name) for name, own in words.items() if own)
+    return found, f"{path}: taken as missing: {', '.join(map(repr, found))} (among numbers of {named})", None
+
+
 def propose_features(
-    path: Path, left_out: Sequence[str], missing: Sequence[str] = (), kept: Kept = MappingProxyType({})
+    path: Path,
+    left_out: Sequence[str],
+    missing: Sequence[str] = (),
+    kept: Kept = MappingProxyType({}),
+    summaries: Sequence[ColumnSummary] | None = None,
 ) -> tuple[dict[str, ColumnKind], list[str]]:
     """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError."""
-    summaries = describe_table(path, missing=missing, kept=kept)
+    summaries = summaries or describe_table(path, missing=missing, kept=kept)
     proposals = {each.name: each.proposal() for each in summaries if each.name not in left_out}
     kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
     lines = [

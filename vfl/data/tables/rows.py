@@ -58,6 +58,11 @@ def unless_all(held: npt.NDArray[np.bool_]) -> Tensor | None:
     return None if held.all() else torch.from_numpy(held)  # pyright: ignore[reportUnknownMemberType]  # unannotated
 
 
+def no_features(ids: Tensor) -> Samples:
+    """Return samples of an owner whose rows are not here."""
+    return Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
+
+
 def check_columns(table: Table, train: Rows, numbers: Sequence[str], categories: Sequence[str]) -> None:
     """Raise TableError if there is no column, or one has no value in the training rows; warn of constant ones."""
     if not (numbers or categories):

@@ -27,15 +27,15 @@ from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.canonical import as_written, spell
-from vfl.data.tables.cells import TableError, column_names, of_owner
+from vfl.data.tables.cells import Kept, TableError, column_names, of_owner
 from vfl.data.tables.columns import Table, read_table
-from vfl.data.tables.describe import propose_features
+from vfl.data.tables.describe import propose_features, propose_missing
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, read_weights, refuse_copies
 from vfl.data.tables.matching_input import of_rows, rows_match
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
-from vfl.data.tables.rows import check_columns, raw_samples, unless_all
+from vfl.data.tables.rows import check_columns, no_features, raw_samples, unless_all
 from vfl.runs.checkpoint import State
 
 MANY = 1000
@@ -54,6 +54,8 @@ class Tables(Source):
         self._kept = set[str]()
         """Owners whose columns are those of an earlier run, which has judged them."""
         self._spelling = spell
+        self._missing: dict[str, Sequence[str]] = {}
+        """Words for a missing value that were found in an owner's table, by owner."""
         self._parties = table_owners(data.tables)
 
     @property
@@ -149,13 +151,15 @@ class Tables(Source):
         if self.data.file is not None and None in (config.features, config.file, config.key):
             return {}
         spelling = {"spelling": "one"} if self._spelling is spell else {}
-        return {"columns": list(self.features(party)), "kinds": list(self.features(party).values()), **spelling}
+        kinds, missing = self.features(party), list(self._missing.get(party, ()))
+        return {"columns": [*kinds], "kinds": [*kinds.values()], "missing": missing, **spelling}
 
     def load_names(self, party: str, names: State) -> None:
         """Restore the kinds of the owner's columns, and the spelling that the run knows categories by."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
             self._spelling = spell if "spelling" in names else as_written
+            self._missing[party] = names.get("missing", ())
             self._kept.add(party)
 
     def keep_names(self, party: str, names: State) -> None:
@@ -205,7 +209,7 @@ class Tables(Source):
             other: tables[first].keys[key] for other, key in self.data.tables[first].keys.items() if other in known
         }
         ids = joined.ids
-        away = _no_features(ids)
+        away = no_features(ids)
         parts = {
             o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o), self._spelling)[0]
             for o in owners
@@ -266,7 +270,7 @@ class Tables(Source):
         table = self._read(owner, self.owners, path)
         joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
         rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
-        away = _no_features(ids)
+        away = no_features(ids)
         (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner), self._spelling)
         held = {owner: rows >= 0, **joined.others}
         # The server shows keys where other owners lack rows; an owner needs its own in messages to itself.
@@ -292,8 +296,11 @@ class Tables(Source):
         config, path = table_of(self.data.tables, owner)
         kinds = config.features
         if kinds is None:
-            kinds, lines = propose_features(path, self._beside(config), config.missing, config.not_missing)
-            for line in lines:
+            beside, told, known = self._beside(config), "", None
+            if not config.missing:
+                self._missing[owner], told, known = propose_missing(path, beside, config.not_missing)
+            kinds, lines = propose_features(path, beside, *self._words(owner), known)
+            for line in filter(None, [told, *lines]):
                 warnings.warn(line, stacklevel=2)
         for name in key_of(config):
             if kinds.get(name, "ignore") != "ignore":
@@ -359,10 +366,17 @@ class Tables(Source):
                 kinds,
                 keys,
                 lambda rows: status.update(f"{read}{rows:,} rows"),
-                config.missing,
-                config.not_missing,
+                *self._words(owner),
             )
         return table.counted(weight)
+
+    def _words(self, owner: str) -> tuple[Sequence[str], Kept]:
+        """Return the words for a missing value, by column those that are none: found ones may be a class."""
+        config, found = self.data.tables[owner], self._missing.get(owner, ())
+        if config.missing or not found:
+            return config.missing, config.not_missing
+        beside = {name: (*config.not_missing.get(name, ()), *found) for name in self._beside(config)}
+        return found, {**config.not_missing, **beside}
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
@@ -479,11 +493,6 @@ class Tables(Source):
         named = next((table for table in known if table.label is not None), known[0])
         assert self.data.test_file is not None
         return read_test_keys(self.data.test_file, key_of(named))
-
-
-def _no_features(ids: Tensor) -> Samples:
-    """Return samples of an owner whose rows are not here."""
-    return Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
 
 
 def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
