@@ -87,7 +87,7 @@ Further claims: [owners](owners/README.md), [tables](tables/README.md), [frontie
 """
 SETTINGS = """## Settings of the papers' rows
 
-Commands: [commands.txt](commands.txt). Run each at the root of a checkout, of the commit that it names, if any:
+Sizes and commands: [commands.txt](commands.txt). Run each at the root of a checkout of the commit that it names:
 `git worktree add ../study 2ba7f87b`.
 """
 
@@ -243,7 +243,7 @@ def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[s
     lines += [SETTINGS]
     for name, setting in evidence.settings.items():
         if setting.data:
-            lines += [f"### {name}", "", f"{setting.scale}. Differs: {setting.differs}. [Page]({setting.page}).", ""]
+            lines += [f"### {name}", "", f"Differs: {setting.differs}. [Page]({setting.page}).", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
