@@ -5,6 +5,11 @@
 Each model, with random weights, is examined in a process of its own, one after the other. A row is written as soon
 as it is known, and a model that has one is left out: an interrupted study goes on. Images are as small as the model
 allows (``SIDES``), which changes the share of attention in the multiply-accumulates a little.
+
+Columns: ``removed_macs`` and ``removed_parameters`` are shares that alpha 0.5 removes, ``whole_macs`` that of layers
+of which nothing can go, without those of the output. ``difference`` is the largest one between the outputs of the
+pruned model and of its mask form, in double precision, relative to the largest value: below 1e-8 a model is exact.
+``seconds`` and ``peak_mb`` are of the examination before training, ``model_mb`` of the process before it.
 """
 
 import argparse
