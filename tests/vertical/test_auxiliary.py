@@ -1,6 +1,7 @@
 """training.auxiliary: each party's own classifier beside the head, against its closed form and against itself."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from shorthand import examples, parties_of
 from torch import Tensor, nn
 from two_tables import ROWS, sections_of, write_tables
@@ -19,7 +21,9 @@ from vfl.core.tasks import Classification, Regression, Task
 from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.predict.predict import with_replacements
+from vfl.runs.run import run_experiment
 from vfl.runs.runtime import Runtime, start_runtime
+from vfl.runs.stored_run import Run
 
 TWO = {"partition": {"rows": 1, "columns": 2}}
 WIDTHS = (4, 6)
@@ -165,6 +169,24 @@ def test_what_each_owner_knows_alone_is_its_classifiers_answer(tmp_path: Path, o
         expected = task.metrics(predictions, labels_M[here_M])[task.metric]
         assert metrics[f"{task.metric}_alone/{party.name}"] == pytest.approx(expected, abs=1e-6)
     assert (present_MK is not None) == ("left" in own)
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_an_owner_whose_rows_have_one_class_only_stops_nobody(tmp_path: Path):
+    """Its AUC is undefined."""
+    tables = write_tables(tmp_path, range(ROWS), labelled=True)
+    late = {line.split(",")[0] for line in tables["bank"].read_text().splitlines() if line.endswith(",1")}
+    heading, *lines = tables["shop"].read_text().splitlines()
+    tables["shop"].write_text("\n".join([heading, *(line for line in lines if line.split(",")[0] in late)]))
+    for metric in ("auc", "accuracy"):
+        sections: dict[str, Any] = sections_of(tables) | {"evaluation": {"metric": metric}}
+        sections["data"]["join"] = "left"
+        sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
+        config = parse_config({"name": "x", "threads": 1, **sections})
+        run_experiment(config, tmp_path / metric, resume=False, console=Console(quiet=True))
+        alone = Run(tmp_path / metric).summary["alone"]
+        assert set(alone) == ({"bank"} if metric == "auc" else {"bank", "shop"})
+        assert all(math.isfinite(value) for metrics in alone.values() for value in metrics.values())
 
 
 def test_weights_by_name_go_with_a_head_and_without_it():

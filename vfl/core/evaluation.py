@@ -1,5 +1,6 @@
 """Evaluations of a split model in training: after a round, around a pruning, and for every set of parties."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ class Evaluation:
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
     """Metrics of each set of parties in the last test, by their names."""
     alone: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
-    """Metrics of each party's own classifier in the last test."""
+    """Metrics of each party's own classifier in the last test, where its rows define them."""
     decided: State = field(default_factory=dict[str, Any], init=False)
     """Confusion matrix and decision by costs of the last test."""
     scores: Histograms | None = field(default=None, init=False)
@@ -84,7 +85,12 @@ class Evaluation:
         measured = {names: each.metrics for names, each in tests.items()}
         tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
         if name == "test":
-            self.alone = {party: each.metrics for party, each in alone.items()}
+            # On the rows of one class a metric may be undefined: the AUC is.
+            defined = {
+                party: {metric: value for metric, value in each.metrics.items() if math.isfinite(value)}
+                for party, each in alone.items()
+            }
+            self.alone = {party: metrics for party, metrics in defined.items() if self.metric in metrics}
             tagged |= {f"{self.metric}_alone/{party}": metrics[self.metric] for party, metrics in self.alone.items()}
         if len(sets) == 1:
             return tagged

@@ -6,6 +6,7 @@ the parties are: `open_federation` in this process, `open_parties` behind the st
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -93,7 +94,9 @@ class JointModel:
             answers_nC = torch.cat([answer_BC[present_B] for answer_BC, present_B in batches])
             if len(answers_nC):
                 weights_n = None if weights_M is None else weights_M[here_M]
-                alone[name] = measure(self.task, [answers_nC], labels_M[here_M], weights_n)
+                with warnings.catch_warnings():  # where its rows are of one class, it has no AUC
+                    warnings.simplefilter("ignore")
+                    alone[name] = measure(self.task, [answers_nC], labels_M[here_M], weights_n)
         return tested, alone
 
     def batches(self) -> Iterator[tuple[int, int]]:
