@@ -40,6 +40,7 @@ from vfl.core.privacy.epsilon import epsilon_of, guarantees, movers
 from vfl.core.tasks import Classification, Regression
 from vfl.messages.control import EvaluatedModel, SampleRange
 from vfl.messages.messages import Part, PartKind
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.runs.runtime import Runtime, start_runtime
 
@@ -200,6 +201,17 @@ def test_epsilon_counts_no_fewer_releases_than_a_row_has(configure, samples, bat
     assert most == told  # some row in each round; whether it is the same one in all, chance decides
 
 
+def test_rounds_that_parties_train_alone_release_no_embedding(configure):
+    told = []
+    for local_rounds in (0, 1, 2):
+        config = configure(**GAUSSIAN, **ALONE, training={"rounds": 2, "batch_size": 16, "local_rounds": local_rounds})
+        server = build_in_process(config, start_runtime(config)).server
+        for number in range(2):
+            server.train_round(number)
+        told.append(server.summary().get("privacy", {}).get("embeddings", {"releases": 0})["releases"])
+    assert told == [2, 1, 0]
+
+
 def test_by_batch_norm_a_row_moves_its_whole_batch_and_epsilon_says_so(configure):
     batch_size, clip = 16, 10.0
     normed, alone = configure(**GAUSSIAN), configure(**GAUSSIAN, **ALONE)
@@ -257,6 +269,15 @@ TASKS = {
     "pinball": {"task": Regression(1.0, 2.0, by=AmountLoss("pinball", quantile=0.2))},
     "members": {"head": MemberHeads([MLP(WIDTH, [8], 3) for _ in range(2)], [WIDTH, WIDTH])},
     "placeholders": {"head": PlaceholderMLP(2 * WIDTH, [8], 3), "missing": 0.3},
+    "classifiers": {"head": AuxiliaryHead(MLP(2 * WIDTH, [8], 3), [WIDTH, WIDTH], 3), "missing": 0.3},
+    "classifiers of members": {
+        "head": AuxiliaryHead(MemberHeads([MLP(WIDTH, [8], 3) for _ in range(2)], [WIDTH] * 2), [WIDTH] * 2, 3, 2)
+    },
+    "classifiers and class weights": {
+        "head": AuxiliaryHead(MLP(2 * WIDTH, [8], 3), [WIDTH, WIDTH], 3),
+        "task": Classification(3, weights=(1.0, 9.0, 0.1)),
+        "moved": True,
+    },
     "own head": {"head": head_of(nn.LayerNorm(8), nn.GELU())},
     "weights": {"weights": 30.0, "moved": True},
     "weighted amounts": {"task": Regression(1.0, 2.0), "weights": 300.0, "moved": True},
@@ -297,7 +318,7 @@ def moves(configure, kind, seed):
     torch.manual_seed(seed)
     head = made.get("head", head_of(nn.ReLU()) if isinstance(task, Classification) else MLP(2 * WIDTH, [8], 1))
     runtime = Runtime(torch.device("cpu"))
-    trainer = HeadTrainer(head, task, OptimizerConfig(), runtime, own_loss=made.get("own_loss"))
+    trainer = HeadTrainer(head, task, OptimizerConfig(), runtime, own_loss=made.get("own_loss"), auxiliary=1.0)
     masks = [RowMask.of(torch.rand(BATCH, generator=draw) >= made.get("missing", 0.0)) for _ in range(2)]
     first, second = ([torch.randn(BATCH, WIDTH, generator=draw) for _ in range(2)] for _ in range(2))
     replaced = [torch.cat([10 * other[:1], own[1:]]) for own, other in zip(first, second, strict=True)]

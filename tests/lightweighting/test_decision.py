@@ -176,6 +176,12 @@ def test_seconds_per_multiply_accumulate_are_those_of_the_present_width():
     assert rates_of([*wide, narrow]).mac_s == 0.5 / 250
 
 
+def test_a_round_that_a_party_trains_alone_has_no_link():
+    alone = [Spent(0.0, 0.0, 10, 0, 40, 1.0, 0.0, 0.0, 0.0)] * 3
+    assert rates_of([*alone, *rounds(2.0)]).downlink_byte_s == rates_of(rounds(2.0)).downlink_byte_s
+    assert rates_of(alone).mac_s == 0.1
+
+
 @given(st.lists(st.sampled_from([1.0, 2.0]), min_size=1, max_size=4), st.floats(1.0, 100.0))
 def test_what_pruning_takes_is_on_no_link(downlink_s, pruning_s):
     """Nor is it where two rounds in succession prune, whose median would be that of the pruning."""

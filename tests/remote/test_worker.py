@@ -1,5 +1,6 @@
 """A party carries out what is due and nothing else, and keeps its own checkpoints."""
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from shorthand import parties_of
 
 from vfl.base.digest import weights_digest
 from vfl.core.build import build_party
@@ -270,3 +272,37 @@ def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(make_worker, tmp_pat
     view.note(party, party.test, request, reply := Message(Kind.DONE, 1))
     view.close()
     assert view.given["bytes"] == 5.0 + reply.size
+
+
+def test_an_owners_view_of_rounds_alone_is_the_servers(build, tmp_path: Path):
+    """Bytes are of the same rounds, and such rounds give no training row away, also where the view begins later."""
+    data, training = {"partition": {"rows": 1, "columns": 2}}, {"rounds": 3, "local_rounds": 2, "batch_size": 16}
+    server = build(data=data, training=training, evaluation={"every": 2}, checkpoint={"every": 2})
+    party: Any = parties_of(server)[0]
+    views = [
+        PartyMonitor("party_1", party.config, tmp_path / name, Console(quiet=True), len(party.train), len(party.test))
+        for name in ("whole", "late")
+    ]
+    for view in views:
+        view.run_dir.mkdir()
+    honest = party.handle
+
+    def watched(request: Message, *samples: Any) -> Message:
+        reply = honest(request, *samples)
+        views[0].note(party, party.test, request, reply)
+        if request.kind in (Kind.START_ROUND, Kind.END_ROUND):
+            views[1].note(party, party.test, request, reply)
+        return reply
+
+    party.handle = watched
+    rows = [server.train_round(number) for number in range(3)]
+    for view in views:
+        view.close()
+    own, late = (
+        [json.loads(row) for row in (view.run_dir / "metrics.jsonl").read_text().splitlines()] for view in views
+    )
+    for mine, servers in zip(own, rows, strict=True):
+        for tag in ("uplink_bytes/party_1", "downlink_bytes/party_1"):
+            assert mine.get(tag, 0) == servers[tag]
+    assert [row["given/rows"] for row in own] == [0, 0, len(party.train)]
+    assert [row["given/rows"] for row in late] == [0], "it embedded nothing that this view saw"

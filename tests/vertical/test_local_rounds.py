@@ -1,6 +1,7 @@
 """training.local_rounds: parties train alone, then together or never; against plain PyTorch and against themselves."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from rich.console import Console
 from shorthand import parties_of
 from torch import nn
 
+from vfl.base.errors import Diverged
+from vfl.compression.codec import encode
 from vfl.config import ConfigError
 from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import HeadReplica
 from vfl.core.round_orders import Agenda
 from vfl.core.server import HeadServer
-from vfl.messages.control import LocalRounds, RoundStart
-from vfl.messages.messages import Kind, Message, MessageError
+from vfl.messages.control import LocalReports, LocalRounds, RoundStart
+from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.models.auxiliary import AuxiliaryHead
+from vfl.predict.predict import with_replacements
 from vfl.predict.trained_run import open_federation
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run import run_experiment
@@ -155,6 +159,9 @@ def test_owners_that_never_meet_predict_what_they_tested(configure, tmp_path: Pa
     accuracy = float((joint.predictions().argmax(1) == joint.samples.values).double().mean())
     assert accuracy == pytest.approx(run.summary["test_accuracy"])
     assert run.summary["alone"].keys() == {"party_1", "party_2"}
+    # Who is away is left out of the mean: no zeros replace it, of which a warning would tell.
+    without = with_replacements(joint, ["party_1"], "placeholder").predictions()
+    assert without.equal(with_replacements(joint, ["party_1"], "own").predictions())
 
 
 @pytest.mark.parametrize(
@@ -164,6 +171,121 @@ def test_owners_that_never_meet_predict_what_they_tested(configure, tmp_path: Pa
 def test_rounds_that_cannot_be_are_refused(configure, changes: dict[str, Any], field: str):
     with pytest.raises(ConfigError, match=field):
         configure(data=TWO, training=training(**changes))
+
+
+def test_a_party_is_told_each_test_once(build):
+    """The rounds of one order that follow the first come after no test."""
+    evaluation = {"tell_parties": True, "every": 2}
+    server = build(data=TWO, training=training(local_rounds=4), evaluation=evaluation, checkpoint={"every": 9})
+    tested: list[Any] = []
+    for number in range(4):
+        server.train_round(number)
+        tested.append(server.assigned["party_1"].tested)
+        if number % 2:
+            server.evaluate()
+    assert [each is not None for each in tested] == [False, False, True, False]
+
+
+def test_a_pruning_where_they_meet_is_tested_by_one_answer(build):
+    """Not by the mean before it, and by a head that has learned nothing after it."""
+    server = build(data=TWO, training=training(), lightweighting={"alpha": {2: 0.3}})
+    metrics = [server.train_round(number) for number in range(3)][-1]
+    party = parties_of(server)[0]
+    assert party.pruner.alpha_max == 0.3
+    assert not head_of(server).averages
+    again = build(data=TWO, training=training(), lightweighting={"alpha": {2: 0.3}})
+    again.train_round(0)
+    again.train_round(1)
+    again.start_round(2)
+    assert head_of(again).averages
+    pruned = again.evaluation.test_pruning()
+    assert metrics["accuracy/test_after_pruning"] == pruned["accuracy/test_after_pruning"]
+    assert metrics["loss/test_before_pruning"] == pruned["loss/test_before_pruning"]
+
+
+def learned(party: Any, request: Message, **changes: Any) -> tuple[LocalReports, bytes]:
+    """Return the party's honest answer, its first report changed."""
+    reply = party.handle(request)
+    first, *others = LocalReports.of(reply).reports
+    return LocalReports(reports=(first.model_copy(update=changes), *others)), bytes(reply.only(PartKind.HEAD))
+
+
+LIES: dict[str, tuple[dict[str, Any], Callable[[LocalReports, bytes], tuple[Part, ...]]]] = {
+    "no classifier": ({}, lambda reports, _: (reports.part(),)),
+    "two classifiers": ({}, lambda reports, head: (reports.part(), *[Part(PartKind.HEAD, head)] * 2)),
+    "half a classifier": ({}, lambda reports, head: (reports.part(), Part(PartKind.HEAD, head[:-4]))),
+    "another size": ({}, lambda reports, _: (reports.part(), Part(PartKind.HEAD, encode(torch.zeros(3))))),
+    "NaN": ({}, lambda reports, _: (reports.part(), Part(PartKind.HEAD, encode(torch.full((90,), torch.nan))))),
+    "3e38": ({}, lambda reports, _: (reports.part(), Part(PartKind.HEAD, encode(torch.full((90,), 3e38))))),
+    "no reports": ({}, lambda _, head: (Part(PartKind.HEAD, head),)),
+    "a report too few": (
+        {},
+        lambda reports, head: (LocalReports(reports=reports.reports[1:]).part(), Part(PartKind.HEAD, head)),
+    ),
+    "a report too many": (
+        {},
+        lambda reports, head: (
+            LocalReports(reports=(*reports.reports, *reports.reports)).part(),
+            Part(PartKind.HEAD, head),
+        ),
+    ),
+} | {
+    f"{name} of {value}": (
+        {name: value},
+        lambda reports, head: (reports.part(), Part(PartKind.HEAD, head)),
+    )
+    for name, value in (
+        ("own_loss", None),
+        ("alpha", 0.5),
+        ("beta", 0.5),
+        ("resolution", 0.5),
+        ("head_drift", 0.0),
+        ("train_macs", 1),
+        ("unpruned_train_macs", 0),
+        ("macs_per_sample", 1),
+        ("refit_macs", 5),
+        ("train_time_s", "1.000000e+06"),
+    )
+}
+"""What a party may answer in place of reports of its rounds and its classifier: changes of the first report, and the
+parts."""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_about_local_rounds_is_refused_and_changes_nothing(build, lie: str):
+    server = build(data=TWO, training=training(), evaluation={"every": 2}, checkpoint={"every": 2})
+    changes, make = LIES[lie]
+    party: Any = parties_of(server)[1]
+    before = copy.deepcopy(head_of(server).classifiers[1].state_dict())
+    assert sum(each.numel() for each in before.values()) == 90
+    honest = party.handle
+
+    def lying(request: Message, *samples: Any) -> Message:
+        if request.kind is not Kind.TRAIN_ALONE:
+            return honest(request, *samples)
+        party.handle = honest
+        return Message(Kind.LEARNED, 0, 0, make(*learned(party, request, **changes)))
+
+    party.handle = lying
+    with pytest.raises((ValueError, Diverged), match=r"Report|classifier|LEARNED"):
+        server.train_round(0)
+    assert server.reports.last.keys() <= {"party_1"}
+    for name, value in head_of(server).classifiers[1].state_dict().items():
+        assert value.equal(before[name])
+
+
+def test_the_largest_losses_that_parties_may_report_have_a_mean(build):
+    server = build(data=TWO, training=training())
+    for party in parties_of(server):
+        honest = party.train_alone
+
+        def most(message: Message, honest: Any = honest) -> tuple[Part, Part]:
+            reports, classifier = honest(message)
+            (only,) = LocalReports.from_json(reports.payload).reports
+            return LocalReports(reports=(only.model_copy(update={"own_loss": 1.7e308}),)).part(), classifier
+
+        party.train_alone = most
+    assert server.train_round(0)["loss/train"] == pytest.approx(1.7e308)
 
 
 def order(round_index: int, rounds: int) -> Message:

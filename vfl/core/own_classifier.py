@@ -6,9 +6,11 @@ Shapes: D embedding width, n the samples of a batch in which the party takes par
 import torch
 from torch import Tensor, nn
 
+from vfl.base.errors import Diverged
 from vfl.compression.codec import encode
 from vfl.core.embeddings import decode_finite
 from vfl.core.head import HeadTrainer
+from vfl.core.joint_model import MOST_TESTED
 from vfl.messages.messages import Buffer
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.runs.checkpoint import State
@@ -28,10 +30,16 @@ def classifier_frame(classifier: nn.Module) -> bytes:
 
 
 def load_classifier(classifier: nn.Module, frame: Buffer, what: str) -> None:
-    """Load the weights of ``classifier_frame``. Raises ValueError for another number or values that are not finite."""
+    """Load the weights of ``classifier_frame``.
+
+    Raises ValueError for another number or values that are not finite, Diverged for so large ones that the loss of all
+    parties' mean would overflow.
+    """
     weights = classifier.state_dict()
     sizes = [weights[name].numel() for name in sorted(weights)]
     values = decode_finite(frame, (sum(sizes),), "float32", what)
+    if values.abs().max() > MOST_TESTED:
+        raise Diverged(f"{what} has values beyond {MOST_TESTED:g}")
     for name, part in zip(sorted(weights), torch.split(values, sizes), strict=True):
         weights[name].copy_(part.view_as(weights[name]))
 

@@ -150,13 +150,11 @@ class HeadServer:
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
-        local = round_index < self.config.training.local_rounds
-        if isinstance(self.trainer.head, AuxiliaryHead):
-            self.trainer.head.averages = local
-        if local:
+        if round_index < self.config.training.local_rounds:
             return self._train_alone(round_index)
         self.start_round(round_index)
         metrics = self._test_pruning()
+        self._let_average(False)  # not earlier: a pruning is tested by one answer, before it and after
         for exchange in range(self.exchanges.steps):
             self.exchanges.run(exchange)
             self.on_exchange(exchange + 1, self.exchanges.steps)
@@ -172,6 +170,11 @@ class HeadServer:
             metrics = {f"resolution/{name}": each.resolution or 1.0 for name, each in self.assigned.items()}
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
 
+    def _let_average(self, averages: bool) -> None:
+        """Set whether the parties' own answers are averaged."""
+        if isinstance(self.trainer.head, AuxiliaryHead):
+            self.trainer.head.averages = averages
+
     @property
     def rounds_ahead(self) -> int:
         """Local rounds that the parties have done and the loop has not counted."""
@@ -180,15 +183,19 @@ class HeadServer:
     def _train_alone(self, round_index: int) -> Metrics:
         """Count a round that the parties train alone; first order it, with those before the parties meet again."""
         self.ledger.start_round()
+        self._let_average(True)
         if not self.local.ahead:
-            rounds = range(round_index, self.meeting_after(round_index))
-            self.local.order({each: self._assign(each) for each in rounds})
-        self.evaluation.forget()
+            assigned: dict[int, dict[str, RoundStart]] = {}
+            for each in range(round_index, self.meeting_after(round_index)):
+                assigned[each] = self._assign(each)
+                self.evaluation.forget()  # no test follows the rounds before the last
+            self.local.order(assigned)
         self.assigned, reports = self.local.ahead.pop(round_index)
         for name, report in reports.items():
             self.ledger.record_report(name, self.reports.add(name, report))
         losses = [report.own_loss for report in reports.values() if report and report.own_loss is not None]
-        metrics = {"loss/train": sum(losses) / len(losses)} if losses else {}
+        # Divided first: the sum of a hostile party's largest number and another's is infinite.
+        metrics = {"loss/train": sum(loss / len(losses) for loss in losses)} if losses else {}
         present = self.roster.present
         costs = {party.name: self.ledger.round_cost(party.name) for party in present}
         last = self.reports.last
@@ -271,7 +278,7 @@ class HeadServer:
         weights = head | {name: each.weights_digest for name, each in described.items()}
         finished = head | {name: each.finished_digest for name, each in described.items()}
         exchanges = self.exchanges
-        rounds = len(self.clock.history)
+        rounds = max(0, len(self.clock.history) - self.config.training.local_rounds)
         moved_by = movers(self.config, self.trainer, weighted=exchanges.weights_N is not None)
         promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N), moved_by)
         totals = self.ledger.totals()

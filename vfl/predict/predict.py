@@ -30,6 +30,7 @@ from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
@@ -135,7 +136,8 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
 
 def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:
     """Warn if placeholders shall replace embeddings of some parties, and none was learned."""
-    if lacking and not has_placeholders(joint.head.head):
+    head = joint.head.head
+    if lacking and not (has_placeholders(head) or (isinstance(head, AuxiliaryHead) and head.averages)):
         who = ", ".join(lacking)
         what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
         warnings.warn(f"--when-absent: {what}", stacklevel=4)

@@ -76,10 +76,8 @@ class PartyMonitor:
         if request.kind is Kind.START_ROUND:
             self._start_round(party, request.round_index, RoundStart.of(request))
         elif request.kind is Kind.TRAIN_ALONE:
-            done = zip(LocalRounds.of(request).rounds, LocalReports.of(reply).reports, strict=True)
-            for round_index, (ordered, report) in enumerate(done, request.round_index):
-                self._start_round(party, round_index, ordered)
-                self._report = report
+            self._note_local(party, request, reply)
+            return
         elif request.kind is Kind.END_ROUND:
             self._report = RoundReport.of(reply)
         elif request.kind is Kind.EVALUATE:
@@ -90,6 +88,18 @@ class PartyMonitor:
             for callback in self.watching:
                 if isinstance(callback, ShowProgress):
                     callback.on_step(request.exchange + 1, party.steps)
+        self._count(request, reply)
+
+    def _note_local(self, party: FeatureParty, request: Message, reply: Message) -> None:
+        """Record rounds that the party trained alone; the bytes are those of the first, as at the server."""
+        done = zip(LocalRounds.of(request).rounds, LocalReports.of(reply).reports, strict=True)
+        for round_index, (ordered, report) in enumerate(done, request.round_index):
+            self._start_round(party, round_index, ordered)
+            if round_index == request.round_index:
+                self._count(request, reply)
+            self._report = report
+
+    def _count(self, request: Message, reply: Message) -> None:
         self.given["bytes"] += reply.size
         measuring = request.kind in MEASURING
         for direction, message in (("uplink", reply), ("downlink", request)):
@@ -119,7 +129,7 @@ class PartyMonitor:
         self._round = {}
 
     def _begin(self, party: FeatureParty, round_index: int) -> None:
-        """Observe from a round on: at the start, or after a loss. All earlier rows count as given."""
+        """Observe from a round on: at the start, or after a loss. The rows of all earlier rounds count as given."""
         from vfl.runs.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
 
         for callback in self.watching:
@@ -129,7 +139,7 @@ class PartyMonitor:
         if not self.watching and before:  # this process continues for another
             self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
         self.next_round = round_index
-        for earlier in range(round_index):
+        for earlier in range(self.config.training.local_rounds, round_index):  # trained alone, they gave none
             self._given_N[_rows_of_round(party, earlier)] = True
         shown = {
             f"alpha/{self.name}": "alpha {:g}",

@@ -103,12 +103,13 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
 
     Time does not fall quite in proportion to multiply-accumulates: so only rounds of the present width count for
     seconds per multiply-accumulate. Pruning takes time outside the link: so rates of the link come from rounds that did
-    not prune, if there are any.
+    not prune, if there are any; rounds that a party trains alone have no link.
     """
     same_width = [each for each in rounds if each.alpha == rounds[-1].alpha]
     reached = (0.0, *(each.alpha for each in rounds))
     # A round whose alpha is not that of the one before has pruned.
-    steady = [each for before, each in zip(reached, rounds, strict=False) if each.alpha == before] or rounds
+    linked = [(before, each) for before, each in zip(reached, rounds, strict=False) if each.downlink_bytes]
+    steady = [each for before, each in linked if each.alpha == before] or [each for _, each in linked] or rounds
     return Rates(
         _recent([each.compute_s / max(1, each.macs) for each in same_width]),
         _recent([each.downlink_s / max(1, each.downlink_bytes) for each in steady]),

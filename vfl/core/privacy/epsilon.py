@@ -24,11 +24,12 @@ from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig
 from vfl.core.head import HeadTrainer
 from vfl.core.tasks import Classification
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 
 ACTIVATIONS = nn.Identity, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid
 ROW_BY_ROW = (
-    *(MLP, PlaceholderMLP, MemberHeads, nn.ModuleList, nn.Sequential),
+    *(MLP, PlaceholderMLP, MemberHeads, AuxiliaryHead, nn.ModuleList, nn.Sequential),
     *(nn.Linear, nn.LayerNorm, nn.Dropout, *ACTIVATIONS),
 )
 """Modules whose output for a row depends only on that row."""
@@ -74,11 +75,14 @@ def movers(config: ExperimentConfig, trainer: HeadTrainer, *, weighted: bool) ->
 def guarantees(
     config: ExperimentConfig, rounds: int, steps: int, samples: int, moved_by: Sequence[str] = ()
 ) -> dict[str, dict[str, float]]:
-    """Return the releases of a row, delta and epsilon for each noisy quantity; empty if there is none.
+    """Return the releases of a row, delta and epsilon for each noisy quantity; empty if there is none, or no release.
 
+    ``rounds``: those with exchanges.
     ``steps``: exchanges of a round; ``samples``: number of training samples, n, with delta = 1 / (10 n); ``moved_by``:
     the ``movers`` of gradients.
     """
+    if not rounds:
+        return {}
     privacy = config.privacy
     strengths = {
         kind: strength
