@@ -80,7 +80,7 @@ class FeatureParty(FinishedParty):
         self.protocol = protocol
         self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or OneProcess())
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
-        self.example = self.batch(data.train, data.train.held_rows()[:1])
+        self.example: tuple[Tensor, ...] = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
         self.pruner = PartyPruner(name, self.model, self.example, ratios.pruning)
         if largest(ratios.most_alpha(name)) > 0:
