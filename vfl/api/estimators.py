@@ -184,8 +184,11 @@ class _Vertical(BaseEstimator):
     @contextmanager
     def _whole_or_not_fitted(self) -> Generator[None]:
         """Forget what earlier and half fits have found, where the present one ends with an error."""
+        from vfl.base.process_state import standard_state
+
         try:
-            yield
+            with standard_state():
+                yield
         except BaseException:
             for name in [name for name in vars(self) if name.endswith("_") or name in _OWN]:
                 delattr(self, name)
@@ -274,6 +277,7 @@ class _Vertical(BaseEstimator):
 
         lines = [*config.warnings(), *lacking(owners)]
         with _in_own_words(str(folder)), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default", UserWarning)  # not as errors: some are not the caller's
             outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
         if not outcome.finished:
             rounds = outcome.summary["rounds"]
@@ -289,29 +293,32 @@ class _Vertical(BaseEstimator):
     def _predicted(self, given: Any, missing_parties: "WhenAbsent | None") -> NDArray[np.floating[Any]]:
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
         check_is_fitted(self, "run_")
+        from vfl.base.process_state import standard_state
         from vfl.predict.predict import check_word, predict_new_rows
         from vfl.predict.trained_run import open_federation
+        from vfl.runs.runtime import start_prediction
 
         when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
         check_word("missing_parties", when)
-        owners = self._owners(given, fitted=True)
-        for name in owners:
-            if name not in self.owners_:
-                raise ConfigError(f"X: no owner is called {name!r}{nearest_name(name, self.owners_)}")
-        parties = self.run_.summary["parties"]
-        absent = [name for name in parties if name not in owners]
-        if absent and when == "refuse":
-            raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
-        first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
-        if len(first.keys) == 0:
-            raise ConfigError("X: holds no row")
-        self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
-        with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
-            paths = write_new(Path(folder), owners)
-            with _in_own_words(folder):
+        with standard_state():
+            owners = self._owners(given, fitted=True)
+            for name in owners:
+                if name not in self.owners_:
+                    raise ConfigError(f"X: no owner is called {name!r}{nearest_name(name, self.owners_)}")
+            parties = self.run_.summary["parties"]
+            absent = [name for name in parties if name not in owners]
+            if absent and when == "refuse":
+                raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
+            first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
+            if len(first.keys) == 0:
+                raise ConfigError("X: holds no row")
+            self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
+            start_prediction(self.run_.config)
+            with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, _in_own_words(folder):
+                paths = write_new(Path(folder), owners)
                 prediction = predict_new_rows(self._trained, paths, absent, when)
-        found = [key[0] for key in prediction.keys[1:]]
-        return prediction.probabilities_NC.numpy()[places(first.keys, found)]
+            found = [key[0] for key in prediction.keys[1:]]
+            return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
     def _given(
         self, X: Any, y: Any, sample_weight: Any

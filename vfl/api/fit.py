@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of, with_names
 from vfl.base.errors import Diverged
 from vfl.base.modules import copy_model
+from vfl.base.process_state import standard_state
 from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
@@ -50,6 +51,7 @@ from vfl.runs.loop import Callback
 from vfl.runs.mode import Built, Stage
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.run import run_experiment
+from vfl.runs.runtime import start_prediction
 from vfl.runs.stored_run import Run
 
 OUTPUT_PROBED = 2
@@ -87,6 +89,7 @@ class ObjectsRun(Run):
             raise ConfigError(f"feature_model: no party is called {party!r}{nearest_name(party, list(self._models))}")
         return self._models[party]
 
+    @standard_state()
     def predict(self, samples: Any = None) -> NDArray[np.floating[Any]]:
         """Return class probabilities [N, C], or values [N, 1], for features by party.
 
@@ -96,6 +99,7 @@ class ObjectsRun(Run):
             raise ConfigError(f"samples: expected features by party: {', '.join(self._models)}")
         rows = {name: rows_of(f"samples[{name!r}]", cast(Any, samples)[name]) for name in self._models}
         _same_length({name: len(each) for name, each in rows.items()}, "samples")
+        start_prediction(self.config)
         size, count = self.config.evaluation.batch_size, len(next(iter(rows.values())))
         batches: list[Tensor] = []
         with torch.inference_mode():
@@ -106,7 +110,7 @@ class ObjectsRun(Run):
         predictions_NC = torch.cat(batches)
         if not predictions_NC.isfinite().all():
             for line in islice(_causes(rows, self._models), 1):
-                warnings.warn(f"samples: {line}; its prediction is NaN", stacklevel=2)
+                warnings.warn(f"samples: {line}; its prediction is NaN", stacklevel=3)
         return predictions_NC.numpy()
 
 
@@ -131,6 +135,7 @@ def _naming_causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> 
         raise
 
 
+@standard_state()
 def fit(
     parties: Sequence[Party],
     y: ArrayLike | Tensor,
@@ -175,7 +180,7 @@ def fit(
     labels_N, classes = _labels(counted)
     config = _experiment(own, models, classes, {**named_loss(loss, settings), **with_names(settings)})
     for line in config.warnings():
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(line, stacklevel=3)
     split = _split(own, labels_N, weights, classes, tested, config.seed)
     given = GivenModules(models, copy_model(head), optimizer, own_loss)
     _check_head(given.head, config, len(classes) or 1)

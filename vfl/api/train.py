@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from vfl.base.errors import ConfigError
+from vfl.base.process_state import standard_state
 from vfl.config import ExperimentConfig
 from vfl.config.files import load_experiment
 from vfl.console import ShowConsole
@@ -20,6 +21,7 @@ Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
 """Function that chooses a round's ratios: (alpha, beta) by party, from the round and the metrics so far, by tag."""
 
 
+@standard_state()
 def train(
     config: str | Path,
     overrides: Mapping[str, object] | None = None,
@@ -47,7 +49,7 @@ def train(
         raise ConfigError(f"config: expected {what}; settings go into overrides")
     experiment = load_experiment(Path(config), overrides or {})
     for line in experiment.warnings():
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(line, stacklevel=3)
     folder = Path(run_dir) if run_dir else choose_run_dir(experiment.name, Path("runs"), resume=resume)
     outcome = run_experiment(
         experiment,

@@ -25,6 +25,7 @@ from torch import Tensor
 from vfl.base.amounts import amount
 from vfl.base.estimates import Estimate, meeting_line, percentile_estimate
 from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
+from vfl.base.process_state import standard_state
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
@@ -95,6 +96,7 @@ class Comparison:
         )
 
 
+@standard_state()
 def compare(
     config: str | Path,
     overrides: Mapping[str, object] | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vfl.base.macs import count_parameters
+from vfl.base.process_state import standard_state
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import lay_over, parse_config
 from vfl.config.schedules import schedule_of, value_at
@@ -25,6 +26,7 @@ SETTINGS = "alpha", "pruning"
 """Settings of the section lightweighting that a pruning takes."""
 
 
+@standard_state()
 def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | None = None) -> Run:
     """Prune the parties' models of a finished run, and return the new run.
 

@@ -77,6 +77,11 @@ def start_runtime(config: ExperimentConfig) -> Runtime:
     return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)
 
 
+def start_prediction(config: ExperimentConfig) -> None:
+    """Apply the process-wide settings of a run whose models are there, with the threads of a party at once."""
+    start_runtime(config.model_copy(update={"threads": config.threads_of_each}))
+
+
 def use_threads_for(config: ExperimentConfig, macs_per_sample: int) -> None:
     """Compute with one thread where ``threads`` is not set and a step is light, otherwise with as many as before.
 

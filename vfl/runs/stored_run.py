@@ -112,12 +112,14 @@ class Run:
 
         Raises ValueError for samples that do not fit, or a run that has no split model.
         """
+        from vfl.base.process_state import standard_state
         from vfl.runs.mode import mode_of
 
         predict = mode_of(self.config).predict
         if predict is None:
             raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
-        return predict(self, samples)
+        with standard_state():
+            return predict(self, samples)
 
 
 def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
