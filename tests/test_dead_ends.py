@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("compare quickstart --batch-size 8", "write training.batch_size=8;"),
         ("train quickstart --run-dirs x", "did you mean '--run-dir'?"),
         ("predict runs --outt x", "did you mean '--out'?"),
-        ("train quickstart --resume runs/old", "place of CONFIG: lvfl train --resume runs/old"),
+        ("train quickstart --resume runs/old", "CONFIG: lvfl train --resume runs/old"),
         ("train quickstart.yml", "did you mean 'quickstart'?"),
         ("train quickstart training.optimizer.lr=1", "did you mean 'training.optimizer.learning_rate'?"),
         ("train quickstart early_stopping=3", "did you mean 'training.patience'?"),

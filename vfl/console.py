@@ -262,18 +262,24 @@ def command(
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
             if str(getattr(arguments, "out", None)) in STDOUT:
                 console.file = sys.stderr  # what is read there is the output, without a line
-            told = str if form == PLAIN else console.told
-            return exit_code(lambda: run(arguments, console), warn or console.print, told)
+
+            def stamped(line: str, code: int) -> str:
+                # Bad input is bare but in JSON: it ends a command at its start, and users know it by "error: ".
+                return line if form == PLAIN or (form == TEXT and code == BAD_INPUT) else console.told(line)
+
+            return exit_code(lambda: run(arguments, console), warn or console.print, stamped)
 
         return main
 
     return door
 
 
-def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callable[[str], str] = str) -> int:
+def exit_code(
+    run: Callable[[], int], warn: Callable[[str], None], stamped: Callable[[str, int], str] = lambda line, _: line
+) -> int:
     """Run a script's work and return its exit code: every expected error becomes one line on stderr.
 
-    ``warn`` shows a warning, ``told`` formats a line on stderr. SIGTERM has the effect of Ctrl-C
+    ``warn`` shows a warning, ``stamped`` formats the last line, for its exit code. SIGTERM has the effect of Ctrl-C
     unless something else handles it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -290,18 +296,20 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callabl
     except (ValueError, OSError, PeerLost) as error:
         from vfl.config.registry import component_hint  # reads all sections, which --help need not wait for
 
-        _say(told(f"error: {one_line(error)}{component_hint(error)}"))
-        return failure_code(error)
+        code = failure_code(error)
+        _say(stamped(f"error: {one_line(error)}{component_hint(error)}", code))
+        return code
     except KeyboardInterrupt as interrupt:
         if is_printing_process():
-            print(told(str(interrupt) or "interrupted; what was saved stays"), file=sys.stderr)
+            print(stamped(str(interrupt) or "interrupted; what was saved stays", INTERRUPTED), file=sys.stderr)
         return INTERRUPTED
     except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
         cause = _cause(error)
         if cause is None:
             raise
-        _say(told(f"error: {cause}"))
-        return failure_code(error)
+        code = failure_code(error)
+        _say(stamped(f"error: {cause}", code))
+        return code
 
 
 def failure_code(error: BaseException) -> int:

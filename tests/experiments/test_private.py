@@ -38,7 +38,7 @@ def test_a_sweep_is_private_in_all_its_processes(what: str, tmp_path: Path, monk
         with pytest.raises(RuntimeError):
             training.train(run, tmp_path / "runs", lambda _event: None)
     else:
-        monkeypatch.setattr(sweep, "_fixed", lambda _sweep, folder, *_others: write(folder))
+        monkeypatch.setattr(sweep, "_fixed_settings", lambda _sweep, folder, *_others: write(folder))
         with pytest.raises(RuntimeError):
             sweep.train_sweep(run, tmp_path / "out", run, ShowConsole(quiet=True), keep_checkpoints=False)
     assert {mode for name, mode in modes(tmp_path).items() if name in ("run", "a", "runs", "out")} == {"0o700"}

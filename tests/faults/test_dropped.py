@@ -8,7 +8,9 @@ from faults.federation import SERVER, Federation, prepare, simulating
 from faults.turns import Turns
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore:.* are damaged or missing:UserWarning"
+    "ignore:coroutine .* was never awaited:RuntimeWarning",
+    "ignore:.* are damaged or missing:UserWarning",
+    "ignore:labels. only tested rows:UserWarning",
 )
 DROP: dict[str, Any] = {"training": {"rounds": 8}, "network": {"on_party_loss": "drop"}}
 NEVER_S = 1000.0

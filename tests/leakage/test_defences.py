@@ -353,7 +353,7 @@ def test_a_replaced_row_moves_the_gradients_no_farther_than_epsilon_counts(confi
 @pytest.mark.parametrize("kind", [kind for kind in TASKS if "moved" in TASKS[kind]])
 def test_a_row_does_move_its_batch_where_epsilon_counts_it(configure, kind):
     _, moved = moves(configure, kind, 0)
-    assert max(float(moved_B[1:].norm()) for moved_B in moved) > 0.1
+    assert max(float(moved_B[1:].norm()) for moved_B in moved) > 0.05
 
 
 def test_epsilon_of_gradients_counts_the_whole_batch_where_a_row_moves_it(configure):

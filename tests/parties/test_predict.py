@@ -18,7 +18,8 @@ from rich.console import Console
 from shorthand import load_dataset
 
 from vfl.base.errors import PeerLost
-from vfl.config import ConfigError, load_config, parse_config
+from vfl.config import ConfigError, parse_config
+from vfl.config.files import load_stored_config
 from vfl.predict.predict import (
     WhenAbsent,
     predict_in_process,
@@ -76,7 +77,9 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
 
 def test_a_prediction_reads_the_settings_once(trained: Path, monkeypatch: pytest.MonkeyPatch):
     read: list[Path] = []
-    monkeypatch.setattr(stored_run, "load_config", lambda path: read.append(path) or load_config(path))
+    monkeypatch.setattr(
+        stored_run, "load_stored_config", lambda path, *places: read.append(path) or load_stored_config(path, *places)
+    )
     Run(trained).predict()
     assert len(read) == 1
 

@@ -82,6 +82,7 @@ def test_what_reaching_the_target_took(sweep: Path):
     assert reached(subject.reference, 0.905) is None  # one of the seeds never was so good
 
 
+@pytest.mark.filterwarnings("ignore:.*have no row")
 def test_a_run_that_lost_rows_reaches_the_target_in_the_round_that_its_row_names(tmp_path: Path):
     rows = vertical_rows(0.0, 0.0, 0.8)
     run = write_run(tmp_path / "run", {}, [rows[0], rows[3]], vertical_summary(0.0, 0.0, 0.8))
