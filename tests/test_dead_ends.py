@@ -1,5 +1,6 @@
 """Slips on the command line: each is answered by the one line that leads on."""
 
+import argparse
 import json
 import sys
 from datetime import datetime
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from vfl import console
 from vfl.__main__ import main
+from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, load_config
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.files import OTHER_WORDS, setting_named
@@ -150,17 +153,19 @@ def test_a_command_of_other_programs_is_answered_by_what_does_it(monkeypatch, ca
     assert f"did you mean '{command}'?" in told(monkeypatch, capsys, word, "server.yaml")
 
 
-@pytest.mark.parametrize("options", [(), ("--log", "json")])
-def test_the_last_line_of_a_log_has_time_and_level(monkeypatch, capsys, tmp_path: Path, options):
-    """Also the line about the error that ends a server or a party."""
+def test_the_last_line_of_a_log_has_time_and_level(monkeypatch, capsys, tmp_path: Path):
+    """An error that ends a running process; bad input, which ends it at the start, has them in JSON only."""
     own = tmp_path / "own.yaml"
     own.write_text("base: quickstart\n")
-    last = told(monkeypatch, capsys, "server", own, *options)
-    if options:
-        entry = json.loads(last)
-        assert (entry["level"], bool(entry["time"])) == ("error", True)
-    else:
-        time, level, message = last.split(" ", 2)
-        assert datetime.fromisoformat(time).tzinfo is not None
-        assert level == "error:"
-        assert message
+    assert told(monkeypatch, capsys, "server", own).startswith("error: ")
+    entry = json.loads(told(monkeypatch, capsys, "server", own, "--log", "json"))
+    assert (entry["level"], bool(entry["time"])) == ("error", True)
+
+    def lose(_arguments: argparse.Namespace, _console: object) -> int:
+        raise PeerLost("bank is lost")
+
+    monkeypatch.setattr("sys.argv", ["lvfl"])
+    assert console.command(None, lambda parser: parser.add_log(console.TEXT))(lose)() == 3
+    time, level, message = capsys.readouterr().err.split(" ", 2)
+    assert datetime.fromisoformat(time).tzinfo is not None
+    assert (level, message) == ("error:", "bank is lost\n")

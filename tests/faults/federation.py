@@ -200,7 +200,7 @@ def simulating(turns: Turns) -> Generator[None]:
         # Not under test here, and most of the time.
         mock.patch("vfl.runs.tensorboard.SummaryWriter"),
         mock.patch("vfl.core.pruning_pictures.draw_widths"),
-        mock.patch("vfl.runs.run_folder.load_config", lambda path: known_config(path.read_text())),
+        mock.patch("vfl.runs.run_folder.load_stored_config", lambda path: known_config(path.read_text())),
     ):
         try:
             yield

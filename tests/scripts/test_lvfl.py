@@ -91,7 +91,9 @@ def test_help_shows_every_command_in_its_group(monkeypatch: pytest.MonkeyPatch, 
 def test_every_shipped_file_is_listed_with_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["lvfl", "list"])
     assert command.main() == 0
-    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith(" ")]
+    files, _, kinds = capsys.readouterr().out.partition("feature models (models.feature.kind):\n")
+    shown = [line.split(maxsplit=1) for line in files.splitlines() if line.startswith(" ")]
+    assert kinds.strip()
     assert sorted(name for name, _ in shown) == sorted(NAMES)
     assert all(20 < len(summary) <= 100 and summary.endswith(".") for _, summary in shown), shown
 
