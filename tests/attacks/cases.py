@@ -249,7 +249,7 @@ REPORTS = {
     "no drift where the head is replayed": Case("END_ROUND", control(REPORT, "head_drift", None), "head_drift"),
     "an unknown key": Case("END_ROUND", control(REPORT, "x" * 5000, "1"), "Extra inputs are not permitted"),
     "20,000 layers": Case(
-        "DESCRIBE", control(DESCRIPTION, "widths", json.dumps({f"l{n}": 1 for n in range(20_000)})), "at most 256"
+        "DESCRIBE", control(DESCRIPTION, "widths", json.dumps({f"l{n}": 1 for n in range(20_000)})), "at most 1024"
     ),
     "a layer of no width": Case("DESCRIBE", control(DESCRIPTION, "widths", '{"layer.0": 0}'), "greater than or equal"),
     "a layer wider than built": Case("DESCRIBE", control(DESCRIPTION, "widths", '{"layer.0": 5}'), "above original"),

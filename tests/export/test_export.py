@@ -134,7 +134,7 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
 ):
     run_dir, _ = exported
     code = (run_dir / "export" / "card.md").read_text().split("```python\n")[1].split("```")[0]
-    assert len(code.splitlines()) <= 9
+    assert len(code.splitlines()) <= 10
     trained = load_run_with_data(Run(run_dir))
     names = {"images": trained.source.load().test.features.numpy()}
     monkeypatch.chdir(run_dir / "export")

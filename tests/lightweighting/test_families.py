@@ -73,7 +73,7 @@ class Vision(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         patches = self.patches(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.positions
+        x = torch.cat([self.token.expand(images.shape[0], -1, -1), patches], dim=1) + self.positions
         return self.embedding(self.norm(self.blocks(x))[:, 0])
 
 
@@ -90,7 +90,7 @@ class Table(nn.Module):
 
     def forward(self, row: Tensor) -> Tensor:
         tokens = row[..., None] * self.weight + self.bias
-        x = torch.cat([self.token.expand(len(row), 1, -1), tokens], dim=1)
+        x = torch.cat([self.token.expand(row.shape[0], 1, -1), tokens], dim=1)
         normed = self.norm1(x)
         x = x + self.attention(normed, normed, normed)[0]
         gate, value = self.fc1(self.norm2(x)).chunk(2, -1)

@@ -57,6 +57,7 @@ def test_classifiers_of_the_parties_are_the_same_in_processes(federate, in_proce
     assert federation.outcome() == in_process(**sections), federation.logs()
 
 
+@pytest.mark.filterwarnings("ignore:privacy.gradients. a row moves its whole batch")
 @pytest.mark.parametrize(("gradients", "embeddings"), [("max_norm", "gaussian"), ("gaussian", "distance_correlation")])
 @pytest.mark.release
 def test_defences_are_the_same_in_processes(federate, in_process, gradients: str, embeddings: str):

@@ -212,10 +212,10 @@ def _is_foreign(kind: Any) -> bool:
 
 
 def _of_decimals(cells: Column) -> Column:
-    """Return whole numbers by all of their digits, as a key needs them, and others as floats."""
-    if cells.type.scale != 0:
-        return pc.cast(cells, pa.float64())
+    """Return whole numbers by all of their digits, as a key needs them, and others as the floats of their text."""
     text = pc.cast(cells, pa.string())  # pyarrow 26 does not cast decimal32 to int64
+    if cells.type.scale != 0:
+        return pc.cast(text, pa.float64())  # its own cast makes 21.330000000000002 of 21.33
     return pc.cast(text, pa.int64()) if cells.type.precision <= DIGITS else text
 
 
