@@ -145,6 +145,8 @@ def test_hidden_folders_and_files_are_no_class_and_no_image(folder: Path, hidden
     found = load(folder)
     assert found.classes == expected.classes
     assert torch.equal(found.train.features, expected.train.features)
+    assert found.test.labels is not None
+    assert expected.test.labels is not None
     assert torch.equal(found.test.labels, expected.test.labels)
 
 
