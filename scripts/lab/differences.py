@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
-from statistics import mean, stdev
+from statistics import mean
 
-from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]  # it has none
-
-CONFIDENCE = 0.95
+from vfl.base.estimates import student_half_width
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,9 @@ def over_seeds(differences: Sequence[float], tries: int = 1) -> Difference | Non
 
     The interval of one of several ``tries`` is Bonferroni's: all of them together hold with 95 %.
     """
-    if len(differences) < 2:
-        return Difference(differences[0], inf, 1) if differences else None
-    count = len(differences)
-    outside = (1 - CONFIDENCE) / tries
-    quantile = float(stdtrit(count - 1, 1 - outside / 2))  # of 0.05 the 97.5 % quantile: 2.5 % are left each side
-    return Difference(mean(differences), quantile * stdev(differences) / sqrt(count), count)
+    if not differences:
+        return None
+    return Difference(mean(differences), student_half_width(differences, tries), len(differences))
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float], scale: float = 100.0) -> Difference | None:

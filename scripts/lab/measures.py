@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
-from scripts.lab.differences import CONFIDENCE, over_seeds
+from scripts.lab.differences import over_seeds
 from vfl.base.errors import ConfigError
+from vfl.base.estimates import CONFIDENCE
 from vfl.config.settings import Section
 from vfl.reports.markdown import table as spaced_table
 from vfl.runs.results import CLOCK

@@ -99,10 +99,13 @@ def test_every_kind_trains_unpruned_and_resumes_with_its_bits(kind: str, build):
 
 
 def test_without_alpha_nothing_is_examined(build, monkeypatch: pytest.MonkeyPatch):
-    def examined(_: PartyPruner) -> None:
+    examined: list[PartyPruner] = []
+
+    def examine(pruner: PartyPruner) -> None:
+        examined.append(pruner)
         raise AssertionError("a model was examined that nobody prunes")
 
-    monkeypatch.setattr(PartyPruner, "_examined", examined)
+    monkeypatch.setattr(PartyPruner, "_examined", examine)
     server = build(**settings("cnn"))
     server.train_round(0)
     server.evaluate()
@@ -111,6 +114,7 @@ def test_without_alpha_nothing_is_examined(build, monkeypatch: pytest.MonkeyPatc
     resumed = build(**settings("cnn"))
     resumed.load_state_dict(state)
     resumed.train_round(1)
+    assert examined == []
 
 
 def test_a_refusal_names_the_party_and_the_way_out(build):

@@ -74,9 +74,14 @@ def savings(actual: float, baseline: float) -> float:
     return 1.0 - actual / baseline if baseline else 0.0
 
 
+def sent_bytes(summary: Mapping[str, Any]) -> int:
+    """Return the bytes that a training exchanged, in both directions, from its summary."""
+    return summary["uplink_bytes"] + summary["downlink_bytes"]
+
+
 def shares_saved(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the shares of compute and of bytes, in both directions, that a run saved, from its summary."""
-    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    sent = sent_bytes(summary)
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     return {
         "savings_compute": savings(summary["train_macs"], summary["unpruned_train_macs"]),

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vfl.base.modules import uncompiled
+from vfl.base.modules import modules_by_name, uncompiled
 
 COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.Bilinear)
 """Layers in which every output value is one weight row times as many inputs."""
@@ -58,7 +58,7 @@ def measure_macs(model: nn.Module, *example_inputs: Tensor) -> Macs:
     products = _MatrixProducts()
     hooks = [
         hook
-        for name, module in cast(Any, model).named_modules()
+        for name, module in modules_by_name(model).items()
         if isinstance(module, COUNTED + TRANSPOSED + RECURRENT)
         for hook in (
             module.register_forward_pre_hook(products.enter),

@@ -1,9 +1,9 @@
-"""Copies of models that hold activations, and calls of models as they are without torch.compile."""
+"""Models as PyTorch has them: their parts by name, copies, and calls without torch.compile."""
 
 import copy
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -34,6 +34,11 @@ def copy_model(model: T, memo: dict[int, Any] | None = None) -> T:
     """
     with _CopyActivations():
         return copy.deepcopy(model, memo)
+
+
+def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
+    """Return `named_modules`, typed, which torch leaves open; the model itself is ''."""
+    return dict(cast(Any, model).named_modules())
 
 
 def without_compilation(model: nn.Module) -> nn.Module:

@@ -23,6 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from vfl.base.amounts import amount
+from vfl.base.costs import sent_bytes
 from vfl.base.estimates import Estimate, meeting_line, percentile_estimate
 from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
 from vfl.base.process_state import standard_state
@@ -275,11 +276,6 @@ def comparison_of(
     )
     write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
     return comparison
-
-
-def sent_bytes(summary: Mapping[str, Any]) -> int:
-    """Return all bytes that a training exchanged."""
-    return summary["uplink_bytes"] + summary["downlink_bytes"]
 
 
 def _calibration_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:

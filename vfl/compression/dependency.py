@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.errors import with_type
-from vfl.base.modules import copy_model, uncompiled
+from vfl.base.modules import copy_model, modules_by_name, uncompiled
 from vfl.base.random import seeded
 from vfl.compression.attention import put_twins
 from vfl.compression.follow import Follow
@@ -205,13 +205,9 @@ def _groups(model: nn.Module, axes: Mapping[Axis, Tensor], follow: Follow) -> It
 
 def _counts(model: nn.Module, layers: Sequence[str], width: int) -> Iterable[tuple[str, str]]:
     """Yield the attributes of the modules around the layers that count the units."""
+    modules = modules_by_name(model)
     for name in dict.fromkeys(part for layer in layers for part in (layer, layer.rpartition(".")[0])):
-        module = modules_by_name(model).get(name)
+        module = modules.get(name)
         for attribute, value in vars(module).items() if module is not None else ():
             if HEADS.search(attribute) and type(value) is int and value == width > 1:
                 yield name, attribute
-
-
-def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """Return `named_modules`, typed, which torch leaves open; the model itself is ''."""
-    return dict(cast(Any, model).named_modules())

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from vfl.base.errors import with_type
-from vfl.base.modules import uncompiled
+from vfl.base.modules import modules_by_name, uncompiled
 from vfl.base.random import generator, seeded, stream_seed
 from vfl.compression.dependency import Axis, Structure, UnitGroup, indices_of, skeleton
 from vfl.compression.shrink import fit_widths, set_counts
@@ -193,7 +193,7 @@ class _Weights(TorchFunctionMode):
         self._kept, self._shown = kept, shown
         self.live = list[str]()
         """Layers that were seen to lose other inputs."""
-        for prefix, module in cast(Any, model).named_modules():
+        for prefix, module in modules_by_name(model).items():
             own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
             for leaf, tensor in own:
                 if tensor.is_floating_point() and id(tensor) not in memo:

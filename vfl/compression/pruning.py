@@ -17,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.amounts import exact
-from vfl.base.modules import without_compilation
+from vfl.base.modules import modules_by_name, without_compilation
 from vfl.compression.attention import put_twin
 from vfl.compression.dependency import (
     Importance,
     PrunableLayer,
     Structure,
     find_structure,
-    modules_by_name,
     tensor_of,
 )
 from vfl.compression.mask_form import exact_groups

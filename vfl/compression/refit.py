@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from vfl.base.modules import modules_by_name
 from vfl.base.random import generator
-from vfl.compression.dependency import PrunableLayer, modules_by_name
+from vfl.compression.dependency import PrunableLayer
 
 RIDGE = 1e-3
 """Ridge, relative to the mean of the kept inputs' squares."""

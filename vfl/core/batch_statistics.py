@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from vfl.base.modules import modules_by_name
 from vfl.base.random import generator
-from vfl.compression.dependency import modules_by_name
 from vfl.core.frozen import StillNorm
 from vfl.runs.runtime import Runtime
 

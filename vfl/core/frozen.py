@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vfl.base.errors import ConfigError
 from vfl.base.macs import measure_macs
+from vfl.base.modules import modules_by_name
 from vfl.base.spelling import nearest_name
 
 
@@ -37,7 +38,7 @@ def freeze(model: nn.Module, prefixes: Sequence[str], party: str) -> None:
 
     Raises ConfigError, one line, for a prefix that matches nothing, and if nothing would be trained.
     """
-    modules, parameters = _modules(model), dict(model.named_parameters())
+    modules, parameters = modules_by_name(model), dict(model.named_parameters())
     for prefix in prefixes:
         below = {name for name in (*modules, *parameters) if f"{name}.".startswith(f"{prefix}.")}
         if not below or not prefix:
@@ -60,7 +61,7 @@ def skipped_macs(model: nn.Module, *example: Tensor) -> int:
     A layer's backward pass counts as two forward ones: one for the gradient of its weights, which a frozen layer does
     not need, and one for that of its input, which it needs only if a layer before it is trained.
     """
-    frozen = {name: each for name, each in _modules(model).items() if _is_frozen(each)}
+    frozen = {name: each for name, each in modules_by_name(model).items() if _is_frozen(each)}
     if not frozen:
         return 0
     passing: set[str] = set()
@@ -87,7 +88,3 @@ def skipped_macs(model: nn.Module, *example: Tensor) -> int:
 def _is_frozen(layer: nn.Module) -> bool:
     own = [*layer.parameters(recurse=False)]
     return bool(own) and not any(each.requires_grad for each in own)
-
-
-def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    return dict(cast(Any, model).named_modules())

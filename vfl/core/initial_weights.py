@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vfl.base.errors import ConfigError, one_line
+from vfl.base.modules import modules_by_name
 from vfl.base.spelling import nearest_name
 
 SHOWN = 3
@@ -71,7 +72,7 @@ def _read(path: Path, what: str) -> dict[str, Tensor]:
 
 def _last_layer(model: nn.Module, embedding_size: int) -> list[str]:
     """Return the names of the parameters of the last layer that gives as many values as the embedding has."""
-    named = cast(Mapping[str, nn.Module], dict(cast(Any, model).named_modules()))
+    named = modules_by_name(model)
     wide = [name for name, each in named.items() if _outputs(each) == embedding_size]
     return [f"{wide[-1]}.{name}".removeprefix(".") for name, _ in named[wide[-1]].named_parameters()] if wide else []
 

@@ -26,6 +26,7 @@ from vfl.core.tasks import Task, Tested, measure
 from vfl.data.files import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
 from vfl.messages.messages import Kind, Message, PartKind
+from vfl.models.auxiliary import has_classifiers
 
 MOST_TESTED = 1e6
 """Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
@@ -158,6 +159,8 @@ class JointModel:
 
     def own_answers(self, embeddings: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each party's own answer [B, C], and bool [B], True where it has an embedding [B, D]; see `Head`."""
+        if not has_classifiers(self.head.head):
+            return []
         representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
         with torch.inference_mode():
             return self.head.own_answers(representation_BP.to(self.head.runtime.device))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from vfl.base.amounts import amount
-from vfl.base.costs import savings
+from vfl.base.costs import savings, sent_bytes
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table
@@ -42,7 +42,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 def _savings(summary: Mapping[str, Any]) -> str:
     """Return the lines with the savings; none of a run without lightweighting, which would read 0.0 % throughout."""
-    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    sent = sent_bytes(summary)
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
     up = savings(summary["uplink_bytes"], summary["dense_uplink_bytes"])

@@ -55,9 +55,8 @@ def _line(metric: str, joint: Variant, alone: Variant) -> str | None:
         return None
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
     gain = over_seeds([sign * in_axis_units(metric, runs[seed].score - others[seed].score) for seed in seeds])
-    together, apart = ([of[seed].summary for seed in seeds] for of in (runs, others))
-    more_bytes = mean(each["uplink_bytes"] + each["downlink_bytes"] for each in together)
-    more_bytes -= mean(each["uplink_bytes"] + each["downlink_bytes"] for each in apart)
-    more_s = mean(each["wall_time_s"] for each in together) - mean(each["wall_time_s"] for each in apart)
+    pairs = [(runs[seed], others[seed]) for seed in seeds]
+    more_bytes = mean(together.sent_bytes - apart.sent_bytes for together, apart in pairs)
+    more_s = mean(together.summary["wall_time_s"] - apart.summary["wall_time_s"] for together, apart in pairs)
     unit = f"points of {title(metric)}" if metric not in LOWER_IS_BETTER else title(metric)
     return meeting_line(gain, unit, round(more_bytes), more_s)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any
 
-from vfl.base.costs import shares_saved
+from vfl.base.costs import sent_bytes, shares_saved
 from vfl.base.metrics import is_better, reached
 from vfl.runs.run_folder import Row
 
@@ -58,7 +58,7 @@ class RunResult:
     @property
     def sent_bytes(self) -> int:
         """Bytes of training in both directions."""
-        return self.summary["uplink_bytes"] + self.summary["downlink_bytes"]
+        return sent_bytes(self.summary)
 
     @property
     def bytes_saved(self) -> float:

@@ -17,6 +17,8 @@ import vfl
 from vfl.config.files import parse_overrides, read_yaml
 from vfl.data.sources import image_folder
 
+Train = Callable[[str, Mapping[str, Any]], dict[str, Any]]
+"""Trains a shipped experiment with other settings, and returns what a row keeps."""
 KEPT = ("test_accuracy", "train_macs", "unpruned_train_macs", "uplink_bytes", "downlink_bytes", "wall_time_s")
 
 
@@ -51,9 +53,9 @@ def run_protocol(protocol: Any, path: Path, train_one: Callable[[Any, int], Mapp
                 writer.writerow(row)
 
 
-def main(name: str, path: Path, overrides: Sequence[str]) -> None:
-    """Train all methods that the rows lack."""
-    protocol: Any = read_yaml(Path(__file__).with_name(f"{name}.yaml"))
+def main(declared: Path, path: Path, overrides: Sequence[str], train: Train = train) -> None:
+    """Train all methods that a file declares and the rows lack."""
+    protocol: Any = read_yaml(declared)
     further = parse_overrides(overrides)
     image_folder._decode = functools.cache(image_folder._decode)  # pyright: ignore[reportPrivateUsage]
 
@@ -64,4 +66,4 @@ def main(name: str, path: Path, overrides: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(Path(__file__).with_name(f"{sys.argv[1]}.yaml"), Path(sys.argv[2]), sys.argv[3:])

@@ -5,11 +5,10 @@ repeated. Of a run with auxiliary classifiers a line has three answers: the head
 and the mean of all of these (both), means of log-probabilities.
 """
 
-import functools
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import vfl
-from scripts.lab.frontier.rows import run_protocol
-from vfl.config.files import parse_overrides, read_yaml
-from vfl.data.sources import image_folder
+from scripts.lab.frontier.rows import main
 from vfl.predict.trained_run import open_federation
 
 COSTS = ("train_macs", "unpruned_train_macs", "uplink_bytes", "downlink_bytes", "wall_time_s")
@@ -54,17 +51,5 @@ def answers(run: vfl.Run) -> dict[str, float | str]:
     return found
 
 
-def main(name: str, path: Path, overrides: Sequence[str]) -> None:
-    """Train all methods that the rows lack."""
-    protocol: Any = read_yaml(Path(__file__).with_name(f"{name}.yaml"))
-    further = parse_overrides(overrides)
-    image_folder._decode = functools.cache(image_folder._decode)  # pyright: ignore[reportPrivateUsage]
-
-    def train_one(method: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        return train(protocol["base"], {**protocol["settings"], **method, **further, "seed": seed})
-
-    run_protocol(protocol, path, train_one)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(Path(__file__).with_name(f"{sys.argv[1]}.yaml"), Path(sys.argv[2]), sys.argv[3:], train)
