@@ -26,7 +26,8 @@ def test_the_interval_over_seeds_is_students(differences: list[float]):
 
 
 def test_one_seed_decides_nothing():
-    assert "train alone" in meeting_line(over_seeds([3.0]), "points", 1000, 1.0)
+    for only in (3.0, -3.0):
+        assert "train alone" not in meeting_line(over_seeds([only]), "points", 1000, 1.0)
     assert "train alone" in meeting_line(Estimate(0.5, -0.1, 1.1), "points", 1000, 1.0)
     assert "train alone" not in meeting_line(Estimate(0.5, 0.1, 0.9), "points", 1000, 1.0)
 

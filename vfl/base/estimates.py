@@ -61,15 +61,18 @@ def meeting_line(gain: Estimate, name: str, more_bytes: int, more_s: float) -> s
 
     ``gain`` is positive where training together is better in the metric of that ``name``.
     """
-    price = (
-        f"for {amount(more_bytes)}B and {duration(more_s)} more" if more_s > 0 else f"for {amount(more_bytes)}B more"
-    )
+    price = f"for {amount(more_bytes)}B" + (f" and {duration(more_s)}" if more_s >= 1 else "") + " more"
+    apart = "owners that learn alone and average"
+    if gain.low == -inf:
+        side = "below" if gain.value < 0 else "above"
+        return (
+            f"Training together ended {abs(gain.value):.3f} {name} {side} {apart}, {price}; one seed does not decide it"
+        )
     if gain.low > 0:
-        return f"training together adds {gain.text()} {name} to owners that learn alone and average, {price}"
-    shown = gain.text() if gain.low > float("-inf") else f"{gain.value:.3f}, one seed,"
+        return f"Training together adds {gain.text()} {name} to {apart}, {price}"
     less = "" if gain.high < 0 else " that shows"
     return (
-        f"training together adds nothing{less} ({shown} {name}) to owners that learn alone and average, {price}: "
+        f"Training together adds nothing{less}, {gain.text()} {name}, to {apart}, {price}: "
         "train alone, with training.local_rounds"
     )
 
