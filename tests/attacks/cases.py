@@ -241,7 +241,7 @@ REPORTS = {
     "images not assigned": Case(
         "END_ROUND", control(REPORT, "resolution", "0.5"), "resolution 0.5 where 1 was assigned"
     ),
-    "fewer MACs than alpha leaves": Case("END_ROUND", control(REPORT, "macs_per_sample", "999"), "macs_per_sample 999"),
+    "fewer MACs than unpruned": Case("END_ROUND", control(REPORT, "macs_per_sample", "999"), "macs_per_sample 999"),
     "MACs that do not add up": Case("END_ROUND", control(REPORT, "train_macs", "1"), "train_macs 1 for 1000 a sample"),
     "no dense MACs": Case("END_ROUND", control(REPORT, "unpruned_train_macs", "0"), "macs_per_sample 1000 of 0"),
     "a million seconds": Case("END_ROUND", control(REPORT, "train_time_s", '"1.000000e+06"'), "train_time_s 1.0"),

@@ -8,18 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.core.costs.decision import (
-    LATE,
-    Choices,
-    Goal,
-    Rates,
-    least_pairs,
-    rates_of,
-    seconds_of,
-    settled,
-)
-from vfl.core.costs.forecast import Forecast, Workload
-from vfl.core.costs.schedule import Ratios, Spent
+from vfl.core.costs.controllers import LATE, Choices, Goal, Rates, least_pairs, rates_of, seconds_of, settled
+from vfl.core.costs.forecast import Forecast, Ratios
+from vfl.core.costs.ledger import Spent, Workload
 
 NAMES = ("a", "b", "c")
 ALPHAS, BETAS = (0.0, 0.3, 0.6), (0.0, 0.25, 0.5, 0.75)

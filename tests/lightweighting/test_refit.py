@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vfl.compression.pruning import StructuredPruner
 from vfl.compression.refit import RIDGE, Refit
-from vfl.core.costs.forecast import Workload
+from vfl.core.costs.ledger import Workload
 from vfl.core.costs.reports import check_report
 from vfl.core.server import HeadServer
 from vfl.messages.control import RoundReport, RoundStart

@@ -9,8 +9,7 @@ import pytest
 
 from vfl.base.errors import PeerLost
 from vfl.config.wire import WireConfig
-from vfl.core.costs.forecast import Workload
-from vfl.core.costs.ledger import Ledger
+from vfl.core.costs.ledger import Ledger, Workload
 from vfl.core.costs.reports import Reports
 from vfl.core.embeddings import EmbeddingReceiver, build_compressor
 from vfl.core.link import done

@@ -5,9 +5,7 @@ import time
 import pytest
 from shorthand import links_of
 
-from vfl.core.costs.clock import measured
-from vfl.core.costs.forecast import Cost
-from vfl.core.costs.schedule import Spent
+from vfl.core.costs.ledger import Cost, Spent, measured
 
 MACHINES = {
     "device": {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01},

@@ -11,8 +11,8 @@ from shorthand import release
 from tiny_training import timeless
 
 from vfl.config import parse_config
-from vfl.core.costs.decision import past_ratios
-from vfl.core.costs.schedule import Ratios
+from vfl.core.costs.controllers import past_ratios
+from vfl.core.costs.forecast import Ratios
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.runtime import start_runtime

@@ -8,7 +8,7 @@ import pytest
 from shorthand import parties_of, release
 
 from vfl.base.costs import PartyCosts
-from vfl.core.costs.forecast import Cost
+from vfl.core.costs.ledger import Cost
 from vfl.messages.control import Prices
 from vfl.messages.messages import MessageError
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds

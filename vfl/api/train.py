@@ -11,7 +11,7 @@ from vfl.base.process_state import standard_state
 from vfl.config import ExperimentConfig
 from vfl.config.files import load_experiment
 from vfl.console import ShowConsole
-from vfl.core.costs.schedule import Lightweighted, chosen_ratios
+from vfl.core.costs.controllers import Lightweighted, chosen_ratios
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import choose_run_dir

@@ -29,7 +29,7 @@ from vfl.config import ExperimentConfig
 from vfl.config.schedules import value_at
 from vfl.core.augmentation import shifted
 from vfl.core.build import feature_config, model_spec
-from vfl.core.costs.schedule import Ratios
+from vfl.core.costs.forecast import Ratios
 from vfl.core.feature_models import build_feature_model
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.local import InProcess, build_in_process

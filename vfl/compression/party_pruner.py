@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.errors import one_line, with_type
+from vfl.base.macs import count_macs, count_parameters
 from vfl.base.modules import copy_model
 from vfl.base.random import seeded
 from vfl.compression.pruning import PruningState, StructuredPruner
@@ -14,6 +15,7 @@ from vfl.compression.refit import Refit
 from vfl.compression.shrink import PrunableOptimizer
 from vfl.config import OptimizerConfig
 from vfl.config.lightweighting import PruningConfig
+from vfl.messages.control import Prices
 from vfl.runs.optim import MakeOptimizer, build_optimizer
 
 TRIAL_ALPHA = 0.5
@@ -124,3 +126,29 @@ def _try_optimizer(model: nn.Module, pruner: StructuredPruner, make: MakeOptimiz
     except Exception as error:  # a user's optimizer may fail in any way
         told = one_line(error) if isinstance(error, ValueError) else f"optimizer: {with_type(error)}"
         raise ValueError(f"{told}; another optimizer, such as AdamW, can be pruned with its state") from error
+
+
+def model_costs(
+    model: nn.Module,
+    pruner: PartyPruner,
+    example: tuple[Tensor, ...],
+    smaller: Sequence[tuple[Tensor, ...]],
+    alphas: Sequence[float],
+) -> Prices:
+    """Return the cost of a party's model at each of some ascending ratios, by pruning a copy of it.
+
+    ``example`` is a batch of one sample, ``smaller`` the same at each resolution asked about.
+    """
+    prunable = any(alphas) and pruner.can_prune()
+    # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model is
+    # the copy.
+    model, pruner = copy_model((model, pruner))
+    macs: list[list[int]] = []
+    parameters: list[int] = []
+    for alpha in alphas:
+        if prunable:
+            pruner.prune_to(alpha)
+        macs.append([count_macs(model, *each) for each in (example, *smaller)])
+        parameters.append(count_parameters(model))
+    whole, *others = zip(*macs, strict=True) if macs else ((),)
+    return Prices(macs_per_sample=whole, parameters=tuple(parameters), smaller=tuple(others) or None)

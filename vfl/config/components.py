@@ -98,6 +98,6 @@ CONTROLLERS = Registry(
         "fixed": "vfl.core.costs.controllers:fixed",
         "deadline": "vfl.core.costs.controllers:deadline",
     },
-    "a callable that makes a vfl.core.costs.schedule.Assign of a vfl.core.costs.controllers.ControllerContext",
+    "a callable that makes a vfl.core.costs.controllers.Assign of a vfl.core.costs.controllers.ControllerContext",
 )
 """`lightweighting.controller`"""

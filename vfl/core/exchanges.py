@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vfl.config import ExperimentConfig
 from vfl.core.batches import batch_rows, steps_in_round
-from vfl.core.costs.forecast import Workload
+from vfl.core.costs.ledger import Workload
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ServerProtocol
 from vfl.core.parties import Parties, PendingReply

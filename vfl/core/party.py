@@ -12,15 +12,14 @@ from torch import Tensor, nn
 
 from vfl.base.digest import check_same_data, weights_digest
 from vfl.base.macs import count_macs, count_parameters, measure_macs
-from vfl.compression.party_pruner import PartyPruner
+from vfl.compression.party_pruner import PartyPruner, model_costs
 from vfl.compression.pruning import psi
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
 from vfl.core.augmentation import build_views
 from vfl.core.batch_statistics import embed_still
 from vfl.core.batches import batch_rows, steps_in_round
-from vfl.core.costs.meter import RoundMeter
-from vfl.core.costs.prices import model_costs
+from vfl.core.costs.ledger import RoundMeter
 from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
 from vfl.core.finished_party import FinishedParty

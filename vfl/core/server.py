@@ -4,22 +4,25 @@ Shapes: N training samples.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from vfl.base.costs import shares_saved
 from vfl.base.digest import check_same_data, combined_digest, weights_digest
-from vfl.core.costs.clock import Clock
-from vfl.core.costs.controllers import ControllerContext, build_controller
-from vfl.core.costs.decision import decision_metrics, tell_unmet
-from vfl.core.costs.forecast import ByAlpha, Forecast
-from vfl.core.costs.prices import build_forecast, checked_prices, scheduled_alphas
+from vfl.core.costs.controllers import (
+    Assign,
+    ControllerContext,
+    build_controller,
+    decision_metrics,
+    tell_unmet,
+    with_resolutions,
+)
+from vfl.core.costs.forecast import PriceList, Ratios
+from vfl.core.costs.ledger import Clock
 from vfl.core.costs.reports import Reports
-from vfl.core.costs.schedule import Assign, Ratios, with_resolutions
 from vfl.core.evaluation import Evaluation
 from vfl.core.exchanges import Exchanges
 from vfl.core.joint_model import JointModel
@@ -27,7 +30,7 @@ from vfl.core.local_training import LocalTraining
 from vfl.core.privacy.epsilon import guarantees, movers
 from vfl.core.tasks import task_state
 from vfl.data.source import SERVER
-from vfl.messages.control import MAX_LOCAL_ROUNDS, AskedRatios, Description, Prices, RoundStart
+from vfl.messages.control import MAX_LOCAL_ROUNDS, Description, RoundStart
 from vfl.messages.messages import Kind, Message
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
@@ -36,71 +39,6 @@ from vfl.runs.loop import Metrics, finite
 
 OWNER = SERVER
 """The server's name among the owners of state and weights."""
-
-
-@dataclass(eq=False)
-class PriceList:
-    """The parties' answers, and the forecast based on them."""
-
-    exchanges: Exchanges
-    """Exchanges whose costs are forecast."""
-    prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
-
-    def __post_init__(self) -> None:
-        names, ratios = self.exchanges.roster.names, self.exchanges.config.lightweighting
-        self.alphas = scheduled_alphas(ratios.alpha)
-        self.sizes = {name: tuple(ratios.sizes_of(name)) for name in names}
-
-    def ask(self) -> None:
-        """Ask the parties that have not answered yet. The answers are right only before the first pruning."""
-        wanted = {
-            name: AskedRatios(alphas=self.alphas, resolutions=sizes or None) for name, sizes in self.sizes.items()
-        }
-        asked = [
-            party.ask(Message(Kind.MODEL_COSTS, parts=(wanted[party.name].part(),)))
-            for party in self.exchanges.roster
-            if party.name not in self.prices
-        ]
-        # Nothing can be spared a party that is away.
-        none = (0,) * len(self.alphas)
-        for each in asked:
-            name = each.party.name
-            free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(self.sizes[name]) or None)
-            self.prices[name] = each.read(partial(checked_prices, wanted[name])) or free
-
-    @cached_property
-    def forecast(self) -> Forecast:
-        """The costs of all parties."""
-        self.ask()
-        roster, config = self.exchanges.roster, self.exchanges.config
-
-        def by_alpha(values: Sequence[int]) -> ByAlpha:
-            return dict(zip(self.alphas, values, strict=True))
-
-        prices = {name: self.prices[name] for name in roster.names}
-        macs = {name: by_alpha(each.macs_per_sample) for name, each in prices.items()}
-        smaller = {
-            name: dict(zip(self.sizes[name], map(by_alpha, each.smaller or ()), strict=True))
-            for name, each in prices.items()
-        }
-        parameters = {name: by_alpha(each.parameters) for name, each in prices.items()}
-        shares = self.exchanges.presence.mean_shares()
-        rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
-        receivers = {party.name: party.receiver for party in roster}
-        work, trainer = self.exchanges.work, self.exchanges.trainer
-        return build_forecast(config, work, rows, macs, smaller, parameters, receivers, trainer)
-
-    def state_dict(self) -> State:
-        """Return the answers, without replacements for missing ones."""
-        return {
-            name: each.model_dump(mode="json", exclude_none=True)
-            for name, each in self.prices.items()
-            if max(each.macs_per_sample)
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state."""
-        self.prices = {name: Prices.restored(each) for name, each in state.items()}
 
 
 class HeadServer:

@@ -17,8 +17,9 @@ from vfl.config.devices import DeviceConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.console import numbers_table
 from vfl.core.batch_statistics import embed_still
-from vfl.core.costs.forecast import ALPHAS, Cost, Forecast
-from vfl.core.costs.schedule import Ratios, scheduled, with_resolutions
+from vfl.core.costs.controllers import scheduled, with_resolutions
+from vfl.core.costs.forecast import ALPHAS, Forecast, Ratios
+from vfl.core.costs.ledger import Cost
 from vfl.core.embeddings import dense_size
 from vfl.core.finished_model import REFIT_SAMPLES
 from vfl.core.own_classifier import classifier_frame, classifier_of

@@ -12,7 +12,7 @@ from vfl.base.costs import savings, sent_bytes
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table
-from vfl.core.costs.decision import past_ratios
+from vfl.core.costs.controllers import past_ratios
 from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.predict.start_from import config_to_build, start_of

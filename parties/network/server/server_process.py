@@ -12,7 +12,7 @@ from vfl.base.metrics import headline
 from vfl.config import ExperimentConfig
 from vfl.console import DONE, INTERRUPTED
 from vfl.core.build import Start, TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
-from vfl.core.costs.decision import past_ratios
+from vfl.core.costs.controllers import past_ratios
 from vfl.core.parties import Parties
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.data.files import LabelData, Labels, in_classes

@@ -1,1 +1,1 @@
-"""Costs and savings of a round: forecast, measurement, ledger, controllers."""
+"""The costs of rounds: what was counted, what is forecast, who chooses the ratios, what parties report."""

@@ -5,52 +5,41 @@ entropy-coded frame depends on its values, which are taken as normally distribut
 party with missing rows is counted with its mean number of rows in a batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
-from vfl.core.costs.schedule import Ratios
+import torch
+from torch import Tensor
+
+from vfl.config.schedules import PartySchedule, named_parties, schedule_of, values_of
+from vfl.core.compressors import gradient_compressor
+from vfl.core.costs.ledger import Cost, Workload
+from vfl.core.exchanges import Exchanges
+from vfl.messages.control import AskedRatios, Prices
+from vfl.messages.messages import Kind, Message, Part, PartKind
+from vfl.runs.checkpoint import State
 
 ALPHAS = tuple(tenths / 10 for tenths in range(10))
 """Ratios alpha to consider; a rise by one of them is worth a pruning."""
 BETAS = tuple(twentieths / 20 for twentieths in range(20))
 
-
-class Cost(NamedTuple):
-    """A party's cost; bytes without those of control parts, which are few and of fixed size."""
-
-    macs: int = 0
-    downlink_bytes: int = 0
-    uplink_bytes: int = 0
-
-
 ByAlpha = Mapping[float, int]
 """A quantity of a party's model at each ratio alpha."""
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Amount of work of every party in a round: E local iterations in each exchange."""
+class Ratios(NamedTuple):
+    """A party's ratios in a round."""
 
-    exchanges: int
-    local_iterations: int
-    ahead: int = 0
-    """Exchanges by which parties run ahead."""
-
-    @property
-    def passes(self) -> int:
-        """Passes of batches through the feature model in a round; a backward one counts as two."""
-        return self.exchanges * self.passes_per_exchange
-
-    @property
-    def passes_per_exchange(self) -> int:
-        """The same in an exchange."""
-        return self.local_iterations * 3
-
-    @property
-    def under_way(self) -> int:
-        """Exchanges under way at a pruning, whose batches are embedded twice."""
-        return 1 + self.ahead
+    alpha: float = 0.0
+    beta: float = 0.0
+    reason: str = ""
+    """Reason for a choice based on measurements."""
+    exchange_s: float | None = None
+    """Expected seconds of an exchange with these ratios."""
+    resolution: float = 1.0
+    """Share of the sides of the party's images: the owner's schedule alone, no function chooses it."""
 
 
 @dataclass(frozen=True)
@@ -102,3 +91,107 @@ class Forecast:
 
     def _repeated(self, name: str, macs: ByAlpha, alpha: float, before: float) -> int:
         return round(self.work.under_way * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0
+
+
+@dataclass(eq=False)
+class PriceList:
+    """The parties' answers, and the forecast based on them."""
+
+    exchanges: Exchanges
+    """Exchanges whose costs are forecast."""
+    prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
+
+    def __post_init__(self) -> None:
+        names, ratios = self.exchanges.roster.names, self.exchanges.config.lightweighting
+        self.alphas = scheduled_alphas(ratios.alpha)
+        self.sizes = {name: tuple(ratios.sizes_of(name)) for name in names}
+
+    def ask(self) -> None:
+        """Ask the parties that have not answered yet. The answers are right only before the first pruning."""
+        wanted = {
+            name: AskedRatios(alphas=self.alphas, resolutions=sizes or None) for name, sizes in self.sizes.items()
+        }
+        asked = [
+            party.ask(Message(Kind.MODEL_COSTS, parts=(wanted[party.name].part(),)))
+            for party in self.exchanges.roster
+            if party.name not in self.prices
+        ]
+        # Nothing can be spared a party that is away.
+        none = (0,) * len(self.alphas)
+        for each in asked:
+            name = each.party.name
+            free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(self.sizes[name]) or None)
+            self.prices[name] = each.read(partial(checked_prices, wanted[name])) or free
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """The costs of all parties."""
+        self.ask()
+        roster, config = self.exchanges.roster, self.exchanges.config
+
+        def by_alpha(values: Sequence[int]) -> ByAlpha:
+            return dict(zip(self.alphas, values, strict=True))
+
+        prices = {name: self.prices[name] for name in roster.names}
+        macs = {name: by_alpha(each.macs_per_sample) for name, each in prices.items()}
+        smaller = {
+            name: dict(zip(self.sizes[name], map(by_alpha, each.smaller or ()), strict=True))
+            for name, each in prices.items()
+        }
+        parameters = {name: by_alpha(each.parameters) for name, each in prices.items()}
+        shares = self.exchanges.presence.mean_shares()
+        rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
+        receivers = {party.name: party.receiver for party in roster}
+        shared = config.training.labels == "shared"
+        head_bytes = sum(part.size for part in self.exchanges.trainer.parts()) if shared else 0
+        broadcast = config.training.head_sync == "broadcast"
+
+        # A search over ratios asks for the same frames again and again, and each is really encoded.
+        @cache
+        def frame_bytes(name: str, beta: float) -> int:
+            receiver = receivers[name]
+            frame = receiver.compressor.compress(_probe(round(rows[name]), receiver.width), beta)
+            return Part(PartKind.EMBEDDING, frame).size
+
+        @cache
+        def answer_bytes(name: str) -> int:
+            if shared:
+                return head_bytes if broadcast else 0
+            gradient_nD = _probe(round(rows[name]), receivers[name].width)
+            frame = gradient_compressor(config.wire).compress(gradient_nD, config.wire.gradients.beta)
+            return Part(PartKind.GRADIENT, frame).size
+
+        head_once = 0 if broadcast else head_bytes
+        work = self.exchanges.work
+        return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, head_once, smaller)
+
+    def state_dict(self) -> State:
+        """Return the answers, without replacements for missing ones."""
+        return {
+            name: each.model_dump(mode="json", exclude_none=True)
+            for name, each in self.prices.items()
+            if max(each.macs_per_sample)
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.prices = {name: Prices.restored(each) for name, each in state.items()}
+
+
+def checked_prices(asked: AskedRatios, reply: Message) -> Prices:
+    """Return a party's prices. Raises MessageError if they are not those asked for."""
+    prices = Prices.of(reply)
+    prices.check(asked.alphas, asked.resolutions or ())
+    return prices
+
+
+def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
+    """Return the ratios to ask the parties about, ascending: the grid, and those of the configuration."""
+    by_party = named_parties(alpha)
+    schedules = [schedule_of(alpha, "")] if by_party is None else by_party.values()
+    return tuple(sorted({*ALPHAS, *(value for schedule in schedules for value in values_of(schedule))}))
+
+
+def _probe(rows: int, width: int) -> Tensor:
+    """Return a random embedding [n, D]: sizes of packed frames depend only on the number of zeros."""
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vfl.core.costs.forecast import Workload
+from vfl.core.costs.ledger import Workload
 from vfl.messages.control import RoundReport, RoundStart, fixed_seconds
 from vfl.messages.messages import Message, MessageError
 from vfl.runs.checkpoint import State
@@ -30,11 +30,6 @@ UNKNOWN = RoundReport(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **ID
 
 CLOCKS = 1.01
 """Factor to which two machines' clocks agree over a round."""
-LEAST_KEPT = 2 / 3
-"""Least share of the (1 - alpha) * width channels that remains of a layer after rounding."""
-
-LEAST_SIDE = 0.4
-"""Least share of resolution * side pixels that remains of a side of a map after pooling: 1 of less than 2.5."""
 
 
 @dataclass
@@ -103,7 +98,7 @@ def check_report(
     ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
     clock; ``local``: the party trained alone. The server does not know a model's size (its inputs are the party's
     own): the first report has it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole
-    images, else they are bounded.
+    images. A pruned model, or one on smaller images, has those that the party claims, at most the unpruned ones.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
@@ -132,12 +127,9 @@ def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None
     skipped, unpruned_skipped = report.skipped_macs or 0, report.unpruned_skipped_macs or 0
     unpruned, rest = divmod(report.unpruned_train_macs + unpruned_skipped, forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {forwards} passes")
-    # Squared: a layer loses outputs, and inputs with the layer before it.
-    least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
-    if report.resolution is not None:  # squared: of both sides of the image
-        least *= (LEAST_SIDE * report.resolution) ** 2
+    exact = report.alpha == 0 and report.resolution is None
     _check(
-        least <= report.macs_per_sample <= unpruned,
+        report.macs_per_sample == unpruned if exact else report.macs_per_sample <= unpruned,
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
     )
     passes = forwards // 3 * 2  # two of three are of the backward pass
