@@ -16,7 +16,9 @@ the tables for keel. Where an own classifier cannot know the answer, as in `prod
 - product: 4,000 rows, the class is the sign of the product of one number of each owner, beside nine idle ones each; as
   keel; seeds 1 to 5.
 - breast_cancer: APC-VFL's, `quickstart_tables` without lightweighting, seeds 0 to 4.
-- ef_vfl: EF-VFL's MNIST, `scripts/lab/peers/ef_vfl.py`, uncoded, seeds 0 to 4.
+- ef_vfl: EF-VFL's MNIST, `scripts/lab/peers/ef_vfl.py`, uncoded, seeds 0 to 4. Without alone: the
+  labels of objects stay at the server. Declared after the first auxiliary row: auxiliary at rate 1 as well, because the
+  mean of four embeddings divides their gradients by 4 and the classifiers do not.
 """
 # pyright: basic
 
@@ -41,6 +43,7 @@ from scripts.lab.peers.vertibench import read_keel
 from vfl.config.presets import ROUNDS
 
 ARMS = ("one loss", "auxiliary", "alone")
+AT_RATE_1 = "auxiliary at rate 1"
 BINARY = ("australian", "banana", "ionosphere", "phoneme", "pima", "ring", "sonar", "spambase", "twonorm")
 KEEL = (*BINARY, "segment", "vehicle", "vowel")
 """Tables of numbers only."""
@@ -51,7 +54,7 @@ def arm_settings(arm: str, rounds: int) -> dict[str, Any]:
     """Return the settings of an arm."""
     if arm == "alone":
         return {"training.labels": "shared", "training.local_rounds": rounds}
-    return {"training.auxiliary": 1.0} if arm == "auxiliary" else {}
+    return {"training.auxiliary": 1.0} if arm.startswith("auxiliary") else {}
 
 
 def fit_estimator(owners: dict[str, pd.DataFrame], labels: np.ndarray, seed: int, arm: str) -> Measured:
@@ -143,7 +146,11 @@ def ef_vfl(data: Path, seed: int, arm: str) -> Iterator[tuple[str, Callable[[], 
             "threads": 1,
             "training.batch_size": ROWS,
             "training.rounds": EPOCHS,
-            "training.optimizer": {"learning_rate": 4.0, "momentum": 0.0, "weight_decay": 0.0},
+            "training.optimizer": {
+                "learning_rate": 1.0 if arm == AT_RATE_1 else 4.0,
+                "momentum": 0.0,
+                "weight_decay": 0.0,
+            },
             "evaluation.every": EPOCHS,
             "checkpoint.every": EPOCHS,
             "lightweighting.beta": 0.0,
@@ -176,7 +183,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     trainings, seeds = SETTINGS[given.setting]
     for seed in seeds:
-        for arm in ARMS:
+        for arm in ARMS if given.setting != "ef_vfl" else (*ARMS[:2], AT_RATE_1):
             for name, train in trainings(given.data, seed, arm):
                 key = (name, arm, str(seed))
                 if key not in {(row["setting"], row["method"], row["seed"]) for row in rows_of(given.rows)}:
