@@ -98,7 +98,7 @@ def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comp
     from vfl.config import load_config
 
     run, config = finished_run(arguments), load_config(arguments.listen)
-    from vfl.parties.uses.compare import serve_comparison
+    from vfl.parties.uses.predict import serve_comparison
 
     return serve_comparison(config, run, insecure=arguments.insecure, console=console)
 

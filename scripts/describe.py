@@ -30,7 +30,7 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
-    from vfl.config.file_kinds import kind_of
+    from vfl.config.shipped import kind_of
     from vfl.data.tables.describe import describe_with_missing, doubtful_header, proposed_yaml
     from vfl.runs.atomic import check_output, is_special, write_output
 

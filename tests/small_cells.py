@@ -8,8 +8,8 @@ import numpy as np
 from scripts.lab.benchmarks.scheduling import paper_cell
 from vfl.horizontal.wireless.bandwidth import allocate, needed_bands
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule, objective
-from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.policies import greedy
+from vfl.horizontal.wireless.scheduling import linear_program
 
 MOST_DEVICES = 10
 MOST_SEARCHED = 16

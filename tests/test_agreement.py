@@ -1,12 +1,12 @@
 """What both sides of a federation agree on: said at every field, and no more than what they compute with."""
 
 from vfl.config import ExperimentConfig, parse_config
-from vfl.config.agreement import agreed_values, marked_fields
+from vfl.config.settings import agreed_values, marked_fields
 
 
 def test_every_field_says_whether_both_sides_must_agree_on_it():
     unsaid = [name for name, mark in marked_fields(ExperimentConfig) if mark is None]
-    assert unsaid == [], "mark it SHARED, REPLAYED or OWN (vfl/config/agreement.py)"
+    assert unsaid == [], "mark it SHARED, REPLAYED or OWN (vfl/config/settings.py)"
 
 
 def test_what_both_sides_agree_on_is_what_they_compute_with():

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
-from vfl.base.spelling import did_you_mean
+from vfl.base.errors import did_you_mean
 from vfl.console import OneLineParser
 
 GROUPS = {

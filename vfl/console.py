@@ -19,8 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from vfl.base.errors import PeerLost, may_pass, one_line
-from vfl.base.spelling import did_you_mean, nearest_name
+from vfl.base.errors import PeerLost, did_you_mean, may_pass, nearest_name, one_line
 
 YIELDING = ("GOMP_SPINCOUNT", "2000")
 """Environment of commands: turns that a waiting thread of PyTorch spins for. PyTorch reads it when it is loaded. Its
@@ -151,7 +150,7 @@ def _path(text: str) -> Path:
 
 
 def add_executor_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of where many runs are trained, for ``vfl.sweeps.choose_executor``."""
+    """Add the options of where many runs are trained, for ``vfl.sweeps.pool``."""
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
     parser.add_argument(
         "--on", default="local", metavar="local|ray[=HOST:PORT]",

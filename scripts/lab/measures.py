@@ -18,7 +18,7 @@ from scripts.lab.differences import over_seeds
 from vfl.base.errors import ConfigError
 from vfl.base.estimates import CONFIDENCE
 from vfl.config.settings import Section
-from vfl.reports.markdown import table as spaced_table
+from vfl.reports.tables import table as spaced_table
 from vfl.runs.results import CLOCK
 
 ACCURACY = "accuracy/test"

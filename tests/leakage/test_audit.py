@@ -15,7 +15,7 @@ from vfl.audit.audit import NORM, Finding
 from vfl.audit.watch_run import audit, label_attacks, watch
 from vfl.base.estimates import Estimate
 from vfl.config import ConfigError, parse_config
-from vfl.parties.network.noise_key import NOISE_KEY, noise_key
+from vfl.parties.network.transport.security import NOISE_KEY, noise_key
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.stored_run import Run
 

@@ -18,7 +18,7 @@ from vfl.comparison.compare import _estimate_difference, compare_models
 from vfl.comparison.importance import column_importance
 from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.presets import table_settings
+from vfl.config.tables import table_settings
 from vfl.console import OneLineParser
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification

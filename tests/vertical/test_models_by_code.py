@@ -14,7 +14,7 @@ from tiny_training import TINY
 import vfl
 from vfl.base.random import seeded
 from vfl.config import ConfigError, load_config, own_models, parse_config
-from vfl.config.agreement import agreed_values
+from vfl.config.settings import agreed_values
 from vfl.core.build import GivenModules
 from vfl.core.local import build_in_process
 from vfl.parties.launch.local_launch import predict_together, run_together

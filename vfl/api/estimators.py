@@ -1,7 +1,7 @@
 """Classifier and regressor over several owners' tables by scikit-learn's conventions: ``vfl.VerticalClassifier``.
 
 They write the owners' tables as Parquet into a temporary folder, train there as ``lvfl train`` does, with settings that
-need no search (`vfl.config.presets`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
+need no search (`vfl.config.tables`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
 folder. A pickled estimator takes its run along. PyTorch and the engine are imported by the first fit, prediction or
 unpickling: the classes themselves only need scikit-learn.
 
@@ -53,11 +53,10 @@ from vfl.api.frames_to_files import (
     write_new,
     write_owners,
 )
-from vfl.base.errors import PeerLost, one_line
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import PeerLost, nearest_name, one_line
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import with_own_models
-from vfl.config.presets import ROUNDS
+from vfl.config.tables import ROUNDS
 from vfl.console import ShowConsole
 from vfl.runs.run_folder import write_summary
 
@@ -147,7 +146,7 @@ class _Vertical(BaseEstimator):
     def contributions_(self) -> dict[str, float]:
         """Loss in the run's test metric without each owner, replaced by placeholders; empty for a single owner."""
         check_is_fitted(self, "run_")
-        from vfl.base.subsets import lost_without
+        from vfl.base.metrics import lost_without
 
         summary = self.run_.summary
         sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})

@@ -28,10 +28,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of, with_names
-from vfl.base.errors import Diverged
+from vfl.base.errors import Diverged, nearest_name
 from vfl.base.modules import copy_model
 from vfl.base.process_state import standard_state
-from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.console import ShowConsole

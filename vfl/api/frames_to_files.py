@@ -19,8 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.base.errors import ConfigError, one_line
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, nearest_name, one_line
 from vfl.config import ExperimentConfig
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain

@@ -1,6 +1,8 @@
-"""Errors shown to the user in one line: bad input, lost peers, diverged training; and those that may pass."""
+"""Errors shown to the user in one line: bad input, lost peers, diverged training; those that may pass; near names."""
 
+import difflib
 import errno
+from collections.abc import Sequence
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EADDRINUSE}
 """System errors that may pass: a full disk or memory, too many open files, a port in use."""
@@ -73,3 +75,20 @@ def plain(text: str, longest: int = LONGEST) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
+    return did_you_mean(name, known) or f"; known: {', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line that names the nearest known name; empty where none is near."""
+    near = closest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that a name begins, or is almost; None where none is near."""
+    begun = [each for each in known if name and each.startswith(name)]
+    return next(iter(begun or difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)

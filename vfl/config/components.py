@@ -33,7 +33,7 @@ CLASSIFIERS = Registry(
         "vgg11_bn": "vfl.horizontal.models.classifiers:vgg11_bn",
         "resnet18": "vfl.horizontal.models.classifiers:resnet18",
         "resnet18_gn": "vfl.horizontal.models.classifiers:resnet18_gn",
-        "char_lstm": "vfl.horizontal.models.char_lstm:char_lstm",
+        "char_lstm": "vfl.horizontal.models.classifiers:char_lstm",
     },
     "a callable that makes a torch.nn.Module of a vfl.models.features.ClassifierSpec",
 )

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import SOURCES
-from vfl.config.settings import Count, Fraction, Positive, Section, Share, name_in
+from vfl.config.settings import OWN, SHARED, Count, Fraction, Positive, Section, Share, name_in
 from vfl.config.tables import TableConfig
 
 Numbers = Literal["standardised", "quantiles", "both"]

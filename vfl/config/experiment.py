@@ -8,22 +8,22 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from vfl.base.spelling import nearest_name
-from vfl.config.agreement import OWN, REPLAYED, SHARED
+from vfl.base.errors import nearest_name
 from vfl.config.components import COMPRESSORS, SOURCES
 from vfl.config.data import TABLE_KINDS, DataConfig
 from vfl.config.devices import SimulationConfig
 from vfl.config.horizontal import HorizontalConfig
 from vfl.config.lightweighting import LightweightingConfig
-from vfl.config.loss import LossConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
-from vfl.config.optimizer import OptimizerConfig
-from vfl.config.privacy import PrivacyConfig
+from vfl.config.optimizer import LossConfig, OptimizerConfig
 from vfl.config.removed import refuse_removed
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
+    OWN,
+    REPLAYED,
+    SHARED,
     AboveZero,
     AtLeastTwo,
     Count,
@@ -37,7 +37,7 @@ from vfl.config.settings import (
     strict_int,
 )
 from vfl.config.tables import table_owners
-from vfl.config.wire import GradientConfig, WireConfig, is_coarse
+from vfl.config.wire import GradientConfig, PrivacyConfig, WireConfig, is_coarse
 
 STATISTICS_SAMPLES = 256
 """Rows for batch statistics: in the quickstart, 128 to 1024 give the same accuracy within 3 points from round 1 on."""

@@ -9,14 +9,12 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import ValidationError
 
-from vfl.base.errors import ConfigError, one_line
-from vfl.base.spelling import did_you_mean, nearest_name
+from vfl.base.errors import ConfigError, did_you_mean, nearest_name, one_line
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.file_kinds import TABLES, kind_of
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of, section_of_values
-from vfl.config.shipped import find_config
+from vfl.config.shipped import TABLES, find_config, kind_of
 from vfl.config.tables import without_features
 
 S = TypeVar("S", bound=Section)

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import CONTROLLERS
 from vfl.config.schedules import Schedule, named_parties, schedule_of, value_at, values_of
-from vfl.config.settings import AboveZero, Positive, RatioSchedule, ResolutionSchedule, Section, name_in
+from vfl.config.settings import OWN, SHARED, AboveZero, Positive, RatioSchedule, ResolutionSchedule, Section, name_in
 
 MOST_SIZES = 16
 """Most resolutions below 1 of a party: its costs at each are counted before training."""

@@ -6,10 +6,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from vfl.config.agreement import OWN, REPLAYED
 from vfl.config.components import CLASSIFIERS, FEATURE_MODELS
 from vfl.config.own_models import beside, check_noted, check_own, is_own, note_own
-from vfl.config.settings import Fraction, Number, Positive, Section, name_in
+from vfl.config.settings import OWN, REPLAYED, Fraction, Number, Positive, Section, name_in
 
 
 def _known_kind(kind: str) -> str:

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vfl.base.errors import ConfigError, with_type
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, nearest_name, with_type
 from vfl.config.registry import note_loaded
 
 MOST_NOTES = 10_000

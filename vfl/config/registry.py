@@ -17,8 +17,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from vfl.base.errors import ConfigError, Diverged, with_type
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, Diverged, nearest_name, with_type
 
 OURS = ("vfl", "parties", "models")
 """The packages of this program, whose code calls components."""

@@ -1,10 +1,9 @@
-"""The experiments that are installed with the program (``configs/``), found by name."""
+"""Configurations that are installed with the program (``configs/``), found by name; and what other paths are."""
 
 from importlib.resources import files
 from pathlib import Path
 
-from vfl.base.errors import ConfigError
-from vfl.base.spelling import closest, did_you_mean, nearest_name
+from vfl.base.errors import ConfigError, closest, did_you_mean, nearest_name
 
 
 def shipped_folder() -> Path:
@@ -77,3 +76,23 @@ def _names() -> list[str]:
     """Return the names of the shipped experiments and sweeps."""
     shipped = shipped_folder()
     return [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
+
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".feather", ".jsonl", ".xlsx")
+SWEEP = "sweep.json"
+"""File by which a sweep's folder is known."""
+
+
+def kind_of(path: Path) -> str:
+    """Return what a path is, with the command that takes it, as the end of an error line; nothing if unknown."""
+    if path.name.lower().endswith(TABLES):
+        return "; it is a table, which lvfl describe takes"
+    if (path / SWEEP).is_file():
+        return "; it is a sweep's folder, which lvfl report takes; runs are folders in it"
+    if (path / "config.yaml").is_file():
+        return "; it is a run's folder, which lvfl predict, report and status take"
+    try:
+        settings = find_config(path).suffix in (".yaml", ".yml")
+    except ConfigError:
+        return ""
+    return "; it holds settings, which lvfl train or lvfl sweep takes" if settings else ""

@@ -6,15 +6,57 @@ exchange, a resumed run and another process of the party see the same view. Noth
 Shapes: N training samples, n rows of a batch, C channels, H x W pixels.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vfl.base.random import generator
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import value_at
-from vfl.core.resolution import FIELD, sides_at
+from vfl.core.feature_models import check_embedding
+from vfl.data.samples import ROWS_AT_ONCE, Samples
 from vfl.data.source import Prepared
+
+FIELD = "lightweighting.resolution"
+
+
+def sides_at(sides: Iterable[int], resolution: float) -> tuple[int, ...]:
+    """Return the sides in pixels of an image with this share of ``sides``."""
+    return tuple(max(1, round(side * resolution)) for side in sides)
+
+
+def resized_images(images: Tensor, resolution: float) -> Tensor:
+    """Return images [N, C, H, W] with this share of their sides, by area averaging."""
+    sides = sides_at(images.shape[2:], resolution)
+    resized = images.new_empty(*images.shape[:2], *sides)
+    parts = (torch.split(each, ROWS_AT_ONCE) for each in (images, resized))
+    for rows, into in zip(*parts, strict=True):
+        into.copy_(F.interpolate(rows, size=sides, mode="area"))
+    return resized
+
+
+def resized(owner: str, data: Prepared, samples: Samples, resolution: float) -> Samples:
+    """Return some of an owner's samples with smaller images. Raises ConfigError, one line, if they are no images."""
+    if data.preparation.features.kind != "images" or samples.features.dim() != 4:
+        raise ConfigError(f"{FIELD}: only images have one, {owner} has {data.preparation.features}; leave it out")
+    return replace(samples, features=resized_images(samples.features, resolution))
+
+
+def check_sizes(config: ExperimentConfig, owner: str, data: Prepared, model: nn.Module, width: int) -> None:
+    """Raise ConfigError, one line, unless a party's model embeds its images at every resolution of its schedule."""
+    for resolution in config.lightweighting.sizes_of(owner):
+        example = resized(owner, data, data.train.take(torch.tensor([0])), resolution)
+        try:
+            check_embedding(model, example.inputs, width)
+        except ValueError as error:
+            sides = " x ".join(map(str, example.features.shape[2:]))
+            raise ConfigError(
+                f"{FIELD}: {resolution:g} leaves {owner} images of {sides} pixels, which its model cannot read "
+                f"({error}); take a model that can, such as cnn, or leave it out"
+            ) from None
 
 
 class Views:

@@ -15,6 +15,7 @@ from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.own_models import is_own
+from vfl.core.augmentation import check_sizes
 from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
@@ -45,7 +46,6 @@ from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
 from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
-from vfl.core.resolution import check_sizes
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
 from vfl.core.team import OneProcess

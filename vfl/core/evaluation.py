@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from vfl.base.subsets import AND, subsets_of
+from vfl.base.metrics import AND, subsets_of
 from vfl.core.joint_model import JointModel
 from vfl.data.drift import Histograms
 from vfl.messages.control import EvaluatedModel

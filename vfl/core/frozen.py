@@ -14,10 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vfl.base.errors import ConfigError
+from vfl.base.errors import ConfigError, nearest_name
 from vfl.base.macs import measure_macs
 from vfl.base.modules import modules_by_name
-from vfl.base.spelling import nearest_name
 
 
 class StillNorm:

@@ -16,9 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from vfl.base.errors import ConfigError, one_line
+from vfl.base.errors import ConfigError, nearest_name, one_line
 from vfl.base.modules import modules_by_name
-from vfl.base.spelling import nearest_name
 
 SHOWN = 3
 """Most names that a line shows."""

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import NoReturn, Protocol, TypeVar
 
 from vfl.messages.messages import Message
-from vfl.runs.state import State
+from vfl.runs.tensor_file import State
 
 T = TypeVar("T")
 

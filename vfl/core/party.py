@@ -16,9 +16,8 @@ from vfl.compression.party_pruner import PartyPruner, model_costs
 from vfl.compression.pruning import psi
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
-from vfl.core.augmentation import build_views
+from vfl.core.augmentation import build_views, resized
 from vfl.core.batch_statistics import embed_still
-from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.ledger import RoundMeter
 from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
@@ -29,7 +28,7 @@ from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence
 from vfl.core.privacy.message_recorder import MessageRecorder
-from vfl.core.resolution import resized
+from vfl.core.round_orders import batch_rows, steps_in_round
 from vfl.core.team import OneProcess
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared

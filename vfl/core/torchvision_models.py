@@ -11,8 +11,7 @@ from inspect import signature
 import torch
 from torch import nn
 
-from vfl.base.errors import ConfigError, one_line, with_type
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, nearest_name, one_line, with_type
 from vfl.models.features import ModelSpec
 
 OPTIONS = "models.feature.options"

@@ -22,9 +22,8 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
-from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.flat import FlatModel, message_bytes
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import Evaluator, SynchronousTrainer
 from vfl.models.features import ClassifierSpec
 from vfl.runs.runtime import Runtime, use_threads_for

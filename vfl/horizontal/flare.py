@@ -15,8 +15,8 @@ from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.settings import AboveZero
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Selection, Vectors
 from vfl.horizontal.devices import RoundPlan, Work
+from vfl.horizontal.flat import message_bytes
 from vfl.horizontal.local import LocalTask
-from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.wireless.scheduling import Scheduler
 
 FIRST_STEPS = "first_steps"

@@ -3,10 +3,15 @@
 Shapes: P entries of all parameters, Q entries of all floating-point buffers (BatchNorm's running statistics).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from vfl.base.costs import Direction, PartyCosts
+from vfl.compression.codec import dense_frame_size
+from vfl.config.horizontal import HorizontalConfig
+from vfl.messages.messages import MESSAGE_BYTES, PART_BYTES, control
 
 ALIGNMENT = 16
 """Multiple to which every tensor's offset is rounded up, in entries: 64 bytes, so that kernels get aligned
@@ -77,3 +82,30 @@ def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
         view.copy_(tensor.detach())
         tensor.data = view  # the Parameter stays the same object: the optimizer and the module go on holding it
     return vector, slots
+
+
+def frame_bytes(entries: int) -> int:
+    """Return the bytes of a dense float32 vector as a part of a message."""
+    return PART_BYTES + dense_frame_size((entries,))
+
+
+def book_message(
+    costs: PartyCosts, direction: Direction, entries: Mapping[str, int], settings: Mapping[str, float]
+) -> None:
+    """Record one message of named vectors with these numbers of ``entries``; nothing is sparsified."""
+    for name, count in entries.items():
+        size = frame_bytes(count)
+        costs.record_bytes(direction, name, size, size)
+    size = MESSAGE_BYTES + control(settings).size
+    costs.record_bytes(direction, "control", size, size)
+
+
+def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Sequence[str]) -> int:
+    """Return ``transfer_bytes`` of vectors of a model's size, and of its statistics if they are sent."""
+    statistics = [model.statistic_count] if horizontal.buffers == "average" and model.statistic_count else []
+    return transfer_bytes([model.weight_count] * len(vectors) + statistics)
+
+
+def transfer_bytes(vectors: Sequence[int]) -> int:
+    """Return the bytes of a message of vectors, for the simulated seconds, without its few settings."""
+    return MESSAGE_BYTES + sum(frame_bytes(entries) for entries in vectors)

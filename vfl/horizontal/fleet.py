@@ -18,9 +18,8 @@ from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.client_states import ClientStates
 from vfl.horizontal.devices import Work
 from vfl.horizontal.engines.sequential import Engine
-from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.flat import FlatModel, book_message
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
-from vfl.horizontal.traffic import book_message
 from vfl.runs.checkpoint import State
 
 STATISTICS = "statistics"

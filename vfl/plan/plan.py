@@ -16,6 +16,7 @@ from vfl.compression.refit import RefitCount
 from vfl.config.devices import DeviceConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.console import numbers_table
+from vfl.core.augmentation import resized
 from vfl.core.batch_statistics import embed_still
 from vfl.core.costs.controllers import scheduled, with_resolutions
 from vfl.core.costs.forecast import ALPHAS, Forecast, Ratios
@@ -24,7 +25,6 @@ from vfl.core.embeddings import dense_size
 from vfl.core.finished_model import REFIT_SAMPLES
 from vfl.core.own_classifier import classifier_frame, classifier_of
 from vfl.core.party import FeatureParty
-from vfl.core.resolution import resized
 from vfl.core.server import HeadServer
 from vfl.messages.messages import PART_BYTES
 

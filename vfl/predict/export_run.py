@@ -30,7 +30,7 @@ from vfl.data.source import Source
 from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import load_party, open_federation
 from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
-from vfl.reports.markdown import table
+from vfl.reports.tables import table
 from vfl.runs.atomic import follow_links, write_atomically
 from vfl.runs.stored_run import Run
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.base.errors import ConfigError, PeerLost
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, PeerLost, nearest_name
 from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.frames import write_frame
 from vfl.predict.predict import predict_in_process

@@ -15,11 +15,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, nearest_name
 from vfl.base.metrics import format_metric, title
-from vfl.base.spelling import nearest_name
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.serving import WhenAbsent
 from vfl.config.tables import label_owner
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel

@@ -7,8 +7,7 @@ from statistics import mean
 
 from matplotlib.axes import Axes
 
-from vfl.base.metrics import format_metric, in_axis_units
-from vfl.base.subsets import AND, lost_without
+from vfl.base.metrics import AND, format_metric, in_axis_units, lost_without
 from vfl.reports.runs import Subject, Variant
 from vfl.reports.styles import bar_style
 

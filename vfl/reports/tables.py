@@ -33,7 +33,6 @@ from vfl.reports.judge import (
     train_macs,
 )
 from vfl.reports.leakage import EXPLANATION, HEADINGS, TITLE, audit_rows, verdict
-from vfl.reports.markdown import section, table
 from vfl.reports.runs import ReportedRun, Subject, Variant
 from vfl.reports.subsets import CAPTION, subset_rows, tested_variants
 from vfl.runs.results import Quantity, RunResult
@@ -363,3 +362,16 @@ def _show_percent(variant: Variant, quantity: Callable[[RunResult], float]) -> s
 
 def _show_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose first column names its rows and whose other columns are numbers."""
+    rule = "|---|" + "--:|" * (len(headings) - 1)
+    first, *body = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
+    return [first, rule, *body]
+
+
+def section(title: str, image: str | None, lines: Sequence[str]) -> str:
+    """Return a section with its plot."""
+    plot = [f"![{title}]({image})", ""] if image else []
+    return "\n".join([f"## {title}", "", *plot, *lines, ""])

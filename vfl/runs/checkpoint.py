@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
 from vfl.runs.atomic import Fingerprint, sync_directory, write_durably
-from vfl.runs.state import State as State
+from vfl.runs.tensor_file import State as State
 from vfl.runs.tensor_file import write_tensors
 
 _FORMAT = 1

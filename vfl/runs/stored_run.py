@@ -16,8 +16,8 @@ from vfl.config import (
     changed_keys_but_places,
     with_whole_paths,
 )
-from vfl.config.file_kinds import kind_of
 from vfl.config.files import load_stored_config
+from vfl.config.shipped import kind_of
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
 
 if TYPE_CHECKING:  # PyTorch: who asks for a run's status does without

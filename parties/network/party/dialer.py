@@ -15,9 +15,8 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System, close
 from vfl.parties.network.party.inbox import Inbox, ReceivedOrder
 from vfl.parties.network.tls.certificates import SERVER, Peer, peer
 from vfl.parties.network.tls.diagnosis import explain
-from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.tls.files import TlsFiles, fetch_certificate
 from vfl.parties.network.tls.lists import Lists
-from vfl.parties.network.tls.server_certificate import fetch_certificate
 from vfl.parties.network.transport.rpc import Call, error_text, is_end, is_oversize
 from vfl.parties.network.transport.stream import Stream, StreamEnd
 from vfl.parties.network.wire.frame import MIB, PIECE_BYTES, check_size, pack, unpack

@@ -8,7 +8,7 @@ from vfl.core.round_orders import rounds_done
 from vfl.messages.messages import MEASURING, Kind, Message
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.wire.session import Restore, Save, Saved
-from vfl.runs.state import State
+from vfl.runs.tensor_file import State
 
 
 class RemoteLink:

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from cryptography import x509
 
 from vfl.parties.network.tls.certificates import SERVER, common_name
-from vfl.parties.network.tls.files import TlsFiles
-from vfl.parties.network.tls.server_certificate import verifying_context
+from vfl.parties.network.tls.files import TlsFiles, verifying_context
 
 STEP_LIMIT_S = 5.0
 """Limit of every step: looking up, connecting, shaking hands, the first bytes."""

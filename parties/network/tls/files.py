@@ -12,6 +12,8 @@ KEYS/                 (0700)
         request.pem   only where the owner made its key itself
 """
 
+import asyncio
+import ssl
 import stat
 import warnings
 from dataclasses import dataclass, field, replace
@@ -24,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.parties.network.tls.certificates import (
+    SERVER,
     Authority,
     alternative_names,
     common_name,
@@ -33,6 +35,7 @@ from vfl.parties.network.tls.certificates import (
     issued_by,
     may_be,
 )
+from vfl.runs.run_folder import FIX, is_open_to_others
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"
@@ -204,3 +207,30 @@ def _check_owner(path: Path, subject: x509.Certificate, owner: str) -> None:
             f"network.tls.certificate: {path} does not serve for {owner!r}'s side of a connection "
             "(extended key usage); have a new one made by lvfl certs"
         )
+
+
+LOOK_LIMIT_S = 10.0
+
+
+def verifying_context(tls: TlsFiles) -> ssl.SSLContext:
+    """Return a TLS 1.3 context that accepts a server signed by one of our authorities, without an own identity."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=tls.ca.decode())
+    return context
+
+
+async def fetch_certificate(address: str, tls: TlsFiles) -> bytes:
+    """Return the certificate, as PEM, of the server at ``address``, which must be signed by ``tls.ca``.
+
+    Raises OSError if no server, or another one, answers; TimeoutError after ``LOOK_LIMIT_S``.
+    """
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(LOOK_LIMIT_S):
+        _, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), ssl=verifying_context(tls), server_hostname=SERVER
+        )
+    der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return ssl.DER_cert_to_PEM_cert(der).encode()

@@ -1,13 +1,17 @@
-"""Identity of a process (TLS files, or plaintext if requested), and the errors that it shows to others."""
+"""Identity of a process (TLS files, or plaintext if requested), its secret, and the errors that it shows to others."""
 
 import ipaddress
+import secrets
+from pathlib import Path
 
 from vfl.base.errors import PeerLost, plain
-from vfl.config import ConfigError, NetworkConfig
+from vfl.config import ConfigError, ExperimentConfig, NetworkConfig
 from vfl.messages.messages import MessageError
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.files import TlsFiles, load_tls_files
 from vfl.parties.network.wire.frame import TooLargeError
+from vfl.runs.atomic import write_atomically
+from vfl.runs.run_folder import private_files
 
 
 def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsFiles | None:
@@ -47,3 +51,29 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+NOISE_KEY = "noise.key"
+_BYTES = 32
+
+
+def noise_key(config: ExperimentConfig, run_dir: Path) -> bytes | None:
+    """Return the secret, which is created at its first use; None if ``privacy.noise_seed`` gives it.
+
+    Raises ValueError for a file without a secret: with another one a resumed run would draw other noise.
+    """
+    privacy = config.privacy
+    noisy = privacy.gradients is not None or privacy.embeddings == "gaussian"
+    if privacy.noise_seed is not None or not noisy:
+        return None
+    path = run_dir / NOISE_KEY
+    if not path.exists():
+        with private_files():
+            write_atomically(path, secrets.token_hex(_BYTES) + "\n")
+    try:
+        secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != _BYTES:
+        raise ValueError(f"{path}: holds no secret of {_BYTES} bytes; begin the run in another folder")
+    return secret

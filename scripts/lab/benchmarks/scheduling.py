@@ -9,8 +9,8 @@ from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
 from vfl.horizontal.wireless.channel import snr_hz
-from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.policies import greedy
+from vfl.horizontal.wireless.scheduling import linear_program
 
 WARM_UP = 3
 BANDS_MS = {40: None, 1000: 50.0}

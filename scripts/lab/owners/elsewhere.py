@@ -40,7 +40,7 @@ from scripts.lab.peers.ef_vfl import EPOCHS, ROWS, WIDTH, MeanHead
 from scripts.lab.peers.environment import add_row, rows_of
 from scripts.lab.peers.mnist import read_mnist
 from scripts.lab.peers.vertibench import read_keel
-from vfl.config.presets import ROUNDS
+from vfl.config.tables import ROUNDS
 
 ARMS = ("one loss", "auxiliary", "alone")
 AT_RATE_1 = "auxiliary at rate 1"

@@ -13,7 +13,7 @@ from textwrap import fill
 from scripts.lab.differences import over_seeds
 from scripts.lab.peers.anchors import FOLDER, anchors
 from scripts.lab.peers.environment import rows_of
-from vfl.reports.markdown import table
+from vfl.reports.tables import table
 from vfl.runs.atomic import write_atomically
 
 PAGE = FOLDER / "README.md"

@@ -10,7 +10,6 @@ from small_cells import exhaustive, measure_gaps, random_cell
 
 from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, split_evenly
 from vfl.horizontal.wireless.cell import Cell, objective
-from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.policies import (
     channel_proportion,
     computation_minimization,
@@ -19,6 +18,7 @@ from vfl.horizontal.wireless.policies import (
     lowers_objective,
     pre_tuned,
 )
+from vfl.horizontal.wireless.scheduling import linear_program
 
 seeds = st.integers(0, 2**32 - 1)
 gammas = st.sampled_from([0.0, 0.01, 0.3, 1.0, 10.0, 1e3])
@@ -145,7 +145,7 @@ def test_a_program_that_rounds_to_too_many_devices_is_repaired(monkeypatch):
     def all_of_them(inverse_steps_K, needs_K):
         return np.full(len(needs_K), 1 / len(needs_K)), 1 / len(needs_K)
 
-    monkeypatch.setattr("vfl.horizontal.wireless.linear_program._solve_program", all_of_them)
+    monkeypatch.setattr("vfl.horizontal.wireless.scheduling._solve_program", all_of_them)
     repaired = 0
     for seed in range(20):
         cell = random_cell(np.random.default_rng(seed))

@@ -23,8 +23,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from vfl.base.errors import ConfigError
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, nearest_name
 from vfl.config import ExperimentConfig
 from vfl.config.components import CONTROLLERS
 from vfl.config.lightweighting import LightweightingConfig

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.config.privacy import PrivacyConfig
+from vfl.config.wire import PrivacyConfig
 
 SHORTEST = 1e-30
 """Length up to which a gradient stays unchanged, as it has no direction along which to add noise."""

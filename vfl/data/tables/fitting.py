@@ -5,7 +5,7 @@ from typing import Any
 
 from vfl.config import ExperimentConfig, parse_config
 from vfl.config.files import lay_over
-from vfl.config.presets import ROUNDS, table_settings
+from vfl.config.tables import ROUNDS, table_settings
 from vfl.data.source import open_source
 from vfl.data.tables.source import Tables
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.base.errors import ConfigError
-from vfl.base.spelling import nearest_name
+from vfl.base.errors import ConfigError, nearest_name
 from vfl.data.tables.canonical import spell
 from vfl.data.tables.cells import TableError, is_number, why_missing
 from vfl.data.tables.columns import Categories, Numbers, Table

@@ -5,7 +5,7 @@ Shapes: B samples, C channels, H x W pixels, L classes.
 
 import math
 
-from torch import nn
+from torch import Tensor, nn
 
 from vfl.horizontal.models.resnet import ResNet18, group_norm
 from vfl.models.convolution import VGG_BLOCKS, ConvolutionalFeatures, convolutional_classifier
@@ -44,3 +44,44 @@ def resnet18(spec: ClassifierSpec) -> ResNet18:
 def resnet18_gn(spec: ClassifierSpec) -> ResNet18:
     """Return ResNet-18 with GroupNorm: [B, C, H, W] -> [B, L]."""
     return ResNet18(spec.image_shape[0], spec.classes, group_norm)
+
+
+EMBEDDING = 8
+"""Width of a character's embedding (McMahan et al. 2017, section 3)."""
+HIDDEN = 128
+"""Nodes of the one LSTM layer (FedMom, section 5)."""
+
+
+class NextCharLSTM(nn.Module):
+    """Reads a sequence and predicts the character after it: int64 [B, T] -> logits [B, V]."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, EMBEDDING)
+        self.lstm = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True)
+        self.output = nn.Linear(HIDDEN, vocabulary)
+
+    def forward(self, characters_BT: Tensor) -> Tensor:
+        """Return the logits [B, V] of the character after the last one."""
+        return self.output(self.states(characters_BT)[:, -1])
+
+    def states(self, characters_BT: Tensor) -> Tensor:
+        """Return the LSTM's state [B, T, H] after each character, starting from zero."""
+        states_BTH, _ = self.lstm(self.embedding(characters_BT))
+        return states_BTH
+
+
+class EveryCharLSTM(NextCharLSTM):
+    """The same model with a prediction after every character: int64 [B, T] -> logits [B, V, T], as cross_entropy
+    takes."""
+
+    def forward(self, characters_BT: Tensor) -> Tensor:
+        """Return the logits [B, V, T] of the character after each one."""
+        return self.output(self.states(characters_BT)).transpose(1, 2)
+
+
+def char_lstm(spec: ClassifierSpec) -> NextCharLSTM:
+    """Return the model with a prediction per character of a label. Raises ValueError unless samples are text."""
+    if len(spec.input_shape) != 1:
+        raise ValueError(f"classifier: char_lstm reads text, not samples of shape {list(spec.input_shape)}")
+    return EveryCharLSTM(spec.classes) if spec.label_shape else NextCharLSTM(spec.classes)
