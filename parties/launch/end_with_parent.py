@@ -15,7 +15,7 @@ import time
 from vfl.console import LOST
 
 FAREWELL_S = 20.0
-"""Seconds to end the round and save it; after that the last checkpoint must do."""
+"""Seconds to end the round and save it, or to end after the server; after that the last checkpoint must do."""
 
 
 def end_with_parent() -> None:

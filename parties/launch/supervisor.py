@@ -15,6 +15,7 @@ from rich.console import Console
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.console import BAD_INPUT, TRY_LATER, YIELDING
+from vfl.parties.launch.end_with_parent import FAREWELL_S
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CERTIFICATE, KEY
 from vfl.parties.network.tls.folders import issue, make_authority
@@ -29,8 +30,6 @@ SHARING = {"OMP_WAIT_POLICY": "passive"}
 bits. Waiting threads of PyTorch would otherwise keep their cores busy, which the other processes need."""
 KEY_DAYS = 365
 POLL_S = 0.1
-FAREWELL_S = 20.0
-"""Seconds that parties have to end after the server; then they are stopped."""
 
 
 def party_command(command: str, folder: Path, name: str) -> list[str]:

@@ -18,9 +18,9 @@ import torch
 
 from vfl.config import ConfigError
 from vfl.core.tasks import Task
+from vfl.parties.serving.request_queue import Key
 from vfl.runs.run_folder import private_files
 
-Key = tuple[str, ...]
 _Given = tuple[str, float, Sequence[tuple[Key, Sequence[float]]]]
 """Digest of the model, time, and scores by key."""
 

@@ -1,5 +1,6 @@
 """Settings of how the processes of one experiment find, trust and wait for each other. None changes a result."""
 
+import ipaddress
 import re
 from datetime import date
 from pathlib import Path
@@ -21,6 +22,15 @@ def _with_port(address: str) -> str:
 def _on_this_machine(value: object) -> object:
     """Return the loopback address of a port that is named without a host."""
     return f"127.0.0.1:{value}" if re.fullmatch("[0-9]{1,5}", str(value)) else value
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address HOST:PORT can be reached from this machine only."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 Address = Annotated[str, AfterValidator(_with_port)]

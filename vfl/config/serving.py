@@ -1,12 +1,11 @@
 """Settings of ``lvfl serve``: scores by key, while the owners are at work. None changes a score."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.config.network import Address
+from vfl.config.network import Address, is_loopback
 from vfl.config.settings import Number, Positive, Section
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean", "own"]
@@ -66,16 +65,8 @@ class ServingConfig(Section):
             raise ValueError("certificate: goes with key; set both or none")
         if self.client_ca is not None and self.certificate is None:
             raise ValueError("client_ca: needs certificate and key of the service")
-        if not _on_loopback(self.listen) and self.token is None and self.client_ca is None:
+        if not is_loopback(self.listen) and self.token is None and self.client_ca is None:
             raise ValueError(
                 f"listen: {self.listen} is open to others; set serving.token or serving.client_ca, or take 127.0.0.1"
             )
         return self
-
-
-def _on_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

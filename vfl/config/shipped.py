@@ -80,7 +80,7 @@ def _names() -> list[str]:
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".parquet", ".feather", ".jsonl", ".xlsx")
 SWEEP = "sweep.json"
-"""File by which a sweep's folder is known."""
+"""File in a sweep's folder with its runs and their settings; the folder is known by it."""
 
 
 def kind_of(path: Path) -> str:

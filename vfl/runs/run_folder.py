@@ -20,13 +20,11 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
-from vfl.config.shipped import kind_of
+from vfl.config.shipped import SWEEP, kind_of
 from vfl.runs.atomic import write_atomically
 
 PROCESSES = "processes"
 """Subfolder of a run's folder for the processes that ``lvfl train --processes`` starts."""
-MANIFEST = "sweep.json"
-"""File in a sweep's folder with its runs and their settings."""
 RUN_ID = "run_id"
 """File with the id of the run that a folder of a separate process belongs to."""
 LOG = "train.log"
@@ -189,12 +187,12 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
 
 def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
     """Return a sweep's manifest, with at least these keys. Raises ConfigError if the folder is not a sweep's."""
-    if not (folder / MANIFEST).exists():
+    if not (folder / SWEEP).exists():
         if (folder / "config.yaml").is_file():
             raise ConfigError(f"{folder}: is a run that has not finished; go on with lvfl train --resume {folder}")
         told = kind_of(folder) or "; name a folder of lvfl train or lvfl sweep"
         raise ConfigError(f"{folder}: holds no finished run and no sweep{told}")
-    return read_json(folder / MANIFEST, keys)
+    return read_json(folder / SWEEP, keys)
 
 
 def read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:

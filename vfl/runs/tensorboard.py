@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from torch.utils.tensorboard import SummaryWriter
 
 from vfl.base.metrics import title as metric_title
+from vfl.config.shipped import SWEEP
 from vfl.runs.atomic import naming
 from vfl.runs.loop import Metrics, Viewer, Watched
 from vfl.runs.results import CLOCK
@@ -130,7 +131,7 @@ def address(page: FrontPage) -> str:
 def run_name(run_dir: Path) -> str:
     """Return a run's name for the page HParams, which shows a dozen letters: its own folder first."""
     folder = run_dir.resolve()
-    in_sweep = (folder.parents[1] / "sweep.json").exists()
+    in_sweep = (folder.parents[1] / SWEEP).exists()
     return f"{folder.name} ({folder.parents[1].name})" if in_sweep else folder.name
 
 

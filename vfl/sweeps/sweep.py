@@ -18,8 +18,9 @@ from rich.console import Console
 from vfl.base.costs import shares_saved
 from vfl.base.metrics import evaluated, reached
 from vfl.config import ConfigError
+from vfl.config.shipped import SWEEP
 from vfl.runs.atomic import write_atomically, write_csv
-from vfl.runs.run_folder import MANIFEST, only_process_in, private_files, read_manifest
+from vfl.runs.run_folder import only_process_in, private_files, read_manifest
 from vfl.runs.stored_run import Run, is_finished
 from vfl.sweeps.executor import AnyExecutor, Event, RunEnded
 from vfl.sweeps.sweep_plan import Sweep, SweepRun
@@ -122,7 +123,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
 def _train_runs(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
     """Train the runs that have neither finished nor failed."""
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
-    write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    write_atomically(state.folder / SWEEP, json.dumps(manifest, indent=2) + "\n")
     state.write()
     unfinished = [run for run in state.runs if run.folder not in state.summaries]
     view.kept = len(state.runs) - len(unfinished)
@@ -139,7 +140,7 @@ def _train_runs(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecut
 
 def _fixed_settings(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
     """Return the values that are fixed until the sweep is finished, wherever it continues; the manifest holds them."""
-    if (folder / MANIFEST).exists():
+    if (folder / SWEEP).exists():
         fixed = read_manifest(folder, "threads")
         console.print(f"going on in {folder}; threads per run: {fixed['threads']}, as when the sweep began")
     elif folder.exists() and any(folder.iterdir()):

@@ -20,12 +20,10 @@ from vfl.parties.network.tls.lists import Lists
 from vfl.parties.network.transport.rpc import Call, error_text, is_end, is_oversize
 from vfl.parties.network.transport.stream import Stream, StreamEnd
 from vfl.parties.network.wire.frame import MIB, PIECE_BYTES, check_size, pack, unpack
-from vfl.parties.network.wire.session import Refusal, Welcome, refusal
+from vfl.parties.network.wire.session import FAREWELL_S, Refusal, Welcome, refusal
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Approximate seconds before dialling again, first and longest: doubled each time, randomly varied among parties."""
-FAREWELL_S = 10.0
-"""Seconds that the server has to hang up."""
 JOIN_LIMIT_S = 20.0
 """Seconds that the server has to answer the hello; then it is dialled again."""
 

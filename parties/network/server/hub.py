@@ -24,7 +24,7 @@ from vfl.parties.network.tls.lists import Lists
 from vfl.parties.network.transport.rpc import Pipe, error_text, is_end
 from vfl.parties.network.transport.stream import LAST_WORD_S, Stream, StreamEnd
 from vfl.parties.network.wire.frame import pack, unpack
-from vfl.parties.network.wire.session import Goodbye, Hello, Refusal, Welcome, refusal
+from vfl.parties.network.wire.session import FAREWELL_S, Goodbye, Hello, Refusal, Welcome, refusal
 
 T = TypeVar("T")
 
@@ -39,8 +39,6 @@ AUDITED = {Kind.SAVED: "saved", Kind.LEAVING: "leaving", Kind.REFUSAL: "refused"
 """Messages of a joined party that the audit log records, with the name of their event."""
 NOBODY = Peer("")
 """Peer on a plaintext connection that has not told its name."""
-FAREWELL_S = 10.0
-"""Seconds that the parties have to hang up at the end."""
 
 
 @dataclass(eq=False)

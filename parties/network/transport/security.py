@@ -1,11 +1,11 @@
 """Identity of a process (TLS files, or plaintext if requested), its secret, and the errors that it shows to others."""
 
-import ipaddress
 import secrets
 from pathlib import Path
 
 from vfl.base.errors import PeerLost, plain
 from vfl.config import ConfigError, ExperimentConfig, NetworkConfig
+from vfl.config.network import is_loopback
 from vfl.messages.messages import MessageError
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.files import TlsFiles, load_tls_files
@@ -22,7 +22,7 @@ def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsF
     """
     if insecure:
         field, address = ("listen", network.listen) if owner == SERVER else ("server", network.server)
-        if not _is_loopback(address):
+        if not is_loopback(address):
             raise ConfigError(
                 f"--insecure: network.{field} {address} is not on this machine; use 127.0.0.1, or certificates"
             )
@@ -43,14 +43,6 @@ def last_word(error: Exception) -> str:
     if isinstance(error, MessageError | PeerLost | TooLargeError):
         return plain(str(error))
     return "something of its own is wrong; see its own log"
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 NOISE_KEY = "noise.key"

@@ -8,6 +8,8 @@ from vfl.base.errors import plain
 from vfl.messages.control import Control, Sha256
 from vfl.messages.messages import Kind, Message, MessageError
 
+FAREWELL_S = 10.0
+"""Seconds that either side has to hang up at the end."""
 MOST_ROUNDS = 10_000
 """Saved rounds that a hello may name."""
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]

@@ -1,0 +1,60 @@
+"""The list of a vertical experiment's settings, frozen: a new one is a decision, as it can never be taken back."""
+
+from collections.abc import Iterator
+
+from vfl.config import ExperimentConfig
+from vfl.config.settings import Section, section_of
+
+SETTINGS = {
+    "": "name seed mode threads parties_at_once task device precision channels_last",
+    "data.dataset": "kind root image_size options",
+    "data": "train_samples test_samples tables join test_share test_file group validation_share positive_class "
+    "numbers file labels_file",
+    "data.partition": "rows columns",
+    "data.augmentation": "shift begin",
+    "models.feature": "kind embedding_size width batch_norm dropout options weights freeze",
+    "models": "parties members",
+    "models.head": "hidden",
+    "models.classifier": "kind",
+    "training": "rounds steps_per_round batch_size local_iterations labels head_sync staleness party_dropout "
+    "auxiliary local_rounds patience class_weights label_smoothing start_from",
+    "training.loss": "kind gamma delta quantile",
+    "training.optimizer": "kind learning_rate schedule warm_up rounds momentum weight_decay nesterov betas "
+    "clip_gradient",
+    "lightweighting": "alpha beta resolution controller seconds_per_exchange alpha_max beta_max alpha_weight options "
+    "error_feedback",
+    "lightweighting.pruning": "importance round_to refit",
+    "simulation.device": "latency_s uplink_bytes_per_s downlink_bytes_per_s macs_per_s",
+    "simulation": "parties",
+    "wire": "values compressor bits step coding rounding options",
+    "wire.gradients": "beta bits step error_feedback",
+    "privacy": "gradients gradient_strength gradient_clip embeddings embedding_strength embedding_clip noise_seed "
+    "record",
+    "evaluation": "every batch_size batch_statistics statistics_samples subsets sparsified metric tell_parties "
+    "threshold decision",
+    "checkpoint": "every keep",
+    "network": "server listen metrics use_proxy heartbeat_s silence_s reply_limit_s wait_s on_party_loss "
+    "max_offences max_message_mb",
+    "network.tls": "ca certificate key deny allow",
+    "network.consent": "run rounds alpha beta resolution evaluation_rows importance keys scored_keys until accepted",
+    "serving": "listen token certificate key client_ca timeout_ms gather_ms batch queue cache_s idle_s when_absent "
+    "key_secret outcomes",
+}
+"""Names by section, without `horizontal` and the sections that owners name. What nobody would be told to change is a
+named constant beside the code that uses it, not a setting."""
+
+
+def settings_of(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of a section's settings, and of those inside it."""
+    for name, field in section.model_fields.items():
+        inner = section_of(field.annotation)
+        if inner is None:
+            yield f"{prefix}{name}"
+        else:
+            yield from settings_of(inner, f"{prefix}{name}.")
+
+
+def test_a_new_setting_is_a_decision():
+    listed = {f"{section}.{name}".lstrip(".") for section, names in SETTINGS.items() for name in names.split()}
+    assert {name for name in settings_of(ExperimentConfig) if not name.startswith("horizontal.")} == listed
+    assert len(listed) <= 159
