@@ -44,8 +44,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def show(before: "Run", after: "Run", console: ShowConsole) -> None:
     """Show each party's costs and the test, of both runs."""
-    from vfl.base.amounts import amount
-    from vfl.base.costs import savings
+    from vfl.base.costs import amount, savings
     from vfl.base.metrics import format_metric, title
 
     table = numbers_table("a sample", ("party", "alpha", "MACs before", "after", "saved", "parameters before", "after"))

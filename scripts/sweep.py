@@ -8,9 +8,14 @@ Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 75 wh
 
 import argparse
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vfl.console import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
+
+if TYPE_CHECKING:
+    from vfl.sweeps.executor import AnyExecutor, Resources
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -28,6 +33,23 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="train nothing; list the runs and the minutes left")
 
 
+def open_executor(arguments: argparse.Namespace, resources: "Resources") -> "AbstractContextManager[AnyExecutor]":
+    """Return the executor that ``--on`` and ``--jobs`` choose. Raises ConfigError for impossible options."""
+    from vfl.base.errors import ConfigError
+    from vfl.sweeps.pool import LocalProcesses
+
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
+    engine, _, address = arguments.on.partition("=")
+    if arguments.on == "local":
+        return nullcontext(LocalProcesses(arguments.jobs or 1, resources))
+    if engine != "ray" or arguments.on == "ray=":
+        raise ConfigError(f"--on: {arguments.on!r} is no place for runs; choose local, ray or ray=HOST:PORT")
+    from vfl.sweeps.on_ray import on_ray  # an extra: only who asks for it needs it
+
+    return on_ray(address or None, arguments.jobs, resources)
+
+
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
@@ -38,7 +60,6 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         raise ConfigError("--shard: removed in 0.2.0; --on ray trains on many machines")
     sweep = load_sweep(arguments.sweep, arguments.overrides)
     from vfl.runs.atomic import follow_links
-    from vfl.sweeps.choose_executor import open_executor
     from vfl.sweeps.sweep import foresee, train_sweep
     from vfl.sweeps.sweep_view import names
 

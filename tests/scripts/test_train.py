@@ -9,7 +9,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeless
 
-from vfl.base.amounts import amount
+from vfl.base.costs import amount
 from vfl.base.digest import combined_digest, weights_digest
 from vfl.config import load_config
 from vfl.predict.mode import VERTICAL

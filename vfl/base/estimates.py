@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]  # ships no stubs
 
-from vfl.base.amounts import amount, duration
+from vfl.base.costs import amount, duration
 
 CONFIDENCE = 0.95
 

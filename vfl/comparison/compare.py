@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from vfl.base.amounts import amount
-from vfl.base.costs import sent_bytes
+from vfl.base.costs import amount, sent_bytes
 from vfl.base.estimates import Estimate, meeting_line, percentile_estimate
 from vfl.base.metrics import CALIBRATION, LOWER_IS_BETTER, title
 from vfl.base.process_state import standard_state

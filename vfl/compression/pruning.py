@@ -16,7 +16,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor, nn
 
-from vfl.base.amounts import exact
+from vfl.base.costs import exact
 from vfl.base.modules import modules_by_name, without_compilation
 from vfl.compression.attention import put_twin
 from vfl.compression.dependency import (

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.base.amounts import exact
+from vfl.base.costs import exact
 
 # Integer type of the same width, and the mask that clears the sign: as integers, magnitudes keep their order.
 _MAGNITUDE_BITS = {

@@ -91,8 +91,8 @@ class Exchanges:
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
-        later = self.trainer.steps(batch.embeddings, batch.labels_B, steps_left, weights_B)
-        self.losses.append([*losses, *later][0])
+        losses += self.trainer.steps(batch.embeddings, batch.labels_B, steps_left, weights_B)
+        self.losses.append(losses[0])  # before any step of this exchange
 
     def end_round(self) -> list[PendingReply]:
         """Return the requests whose replies are the parties' reports; nothing else is under way then."""

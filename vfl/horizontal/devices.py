@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vfl.base.amounts import exact
+from vfl.base.costs import exact
 from vfl.base.random import generator
 from vfl.config import ConfigError
 from vfl.config.horizontal import HorizontalConfig, SpeedConfig

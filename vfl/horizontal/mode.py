@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vfl.base.amounts import amount
+from vfl.base.costs import amount
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table, print_table
 from vfl.data.source import open_source, prepare_whole

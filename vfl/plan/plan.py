@@ -8,8 +8,7 @@ from functools import cache, partial
 import torch
 from rich.table import Table
 
-from vfl.base.amounts import amount, duration
-from vfl.base.costs import savings
+from vfl.base.costs import amount, duration, savings
 from vfl.base.macs import count_macs
 from vfl.base.modules import copy_model
 from vfl.compression.refit import RefitCount

@@ -16,7 +16,7 @@ import torch
 from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
-from vfl.base.amounts import amount
+from vfl.base.costs import amount
 from vfl.base.digest import weights_digest
 from vfl.base.macs import count_macs, count_parameters
 from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant

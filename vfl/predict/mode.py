@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from vfl.base.amounts import amount
-from vfl.base.costs import savings, sent_bytes
+from vfl.base.costs import amount, savings, sent_bytes
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from vfl.base.amounts import amount
+from vfl.base.costs import amount
 from vfl.base.metrics import axis, in_axis_units, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import ALPHA, BETA, ReportedRun, Subject, Variant, is_number, key_label, setting_label

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from vfl.base.amounts import amount
+from vfl.base.costs import amount
 from vfl.base.metrics import (
     CALIBRATION,
     LOWER_IS_BETTER,

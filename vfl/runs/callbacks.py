@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from vfl.base.amounts import duration
+from vfl.base.costs import duration
 from vfl.base.metrics import format_metric, is_better, title
 from vfl.runs.atomic import naming, write_atomically
 from vfl.runs.checkpoint import State
