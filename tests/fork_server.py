@@ -127,7 +127,7 @@ def serve() -> None:
         "sklearn.datasets",
         "torch._dynamo",
         "torch.distributed",
-        "vfl.data.sources.digits",
+        "vfl.data.sources.images",
         "vfl.data.sources.pooled",
         "vfl.horizontal.mode",
         "vfl.parties.uses.predict",

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self, cast
 import torch
 from pydantic import AfterValidator, Field, PlainValidator
 
-from vfl.base.digest import weights_digest
 from vfl.base.errors import plain
+from vfl.base.modules import weights_digest
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, parse_resolution_schedule, schedule_of
 from vfl.config.settings import AsItIs, Positive, Section, agreed_values

@@ -12,8 +12,8 @@ from typing import TypeVar
 from rich.console import Console
 from torch import Tensor
 
-from vfl.base.digest import blaming, check_same_data
 from vfl.base.errors import PeerLost
+from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.serving import WhenAbsent
 from vfl.console import DONE

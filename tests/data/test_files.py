@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from shorthand import links_of, load_dataset, standardise
 
-from vfl.base.digest import weights_digest
+from vfl.base.modules import weights_digest
 from vfl.data.files import (
     LabelData,
     Labels,

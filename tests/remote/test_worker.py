@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from shorthand import parties_of
 
-from vfl.base.digest import weights_digest
+from vfl.base.modules import weights_digest
 from vfl.core.build import build_party
 from vfl.core.party import FeatureParty
 from vfl.data.samples import Samples

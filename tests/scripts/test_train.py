@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeless
 
 from vfl.base.costs import amount
-from vfl.base.digest import combined_digest, weights_digest
+from vfl.base.modules import combined_digest, weights_digest
 from vfl.config import load_config
 from vfl.predict.mode import VERTICAL
 from vfl.runs.checkpoint import CheckpointStore

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vfl.base.digest import weights_digest
+from vfl.base.modules import weights_digest
 from vfl.base.random import generator, seeded
 from vfl.compression.dependency import find_structure
 from vfl.config import ConfigError, ExperimentConfig

@@ -42,8 +42,7 @@ from vfl.core.tasks import Task
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.rows import Rows, rows_of
 from vfl.data.samples import Samples
-from vfl.data.source import Split
-from vfl.data.sources.objects import Objects
+from vfl.data.source import Objects, Split
 from vfl.data.tables.join import draw_share
 from vfl.predict.start_from import config_to_build, start_of
 from vfl.runs.loop import Callback

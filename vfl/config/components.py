@@ -43,7 +43,7 @@ SOURCES = Registry(
     "lvfl.sources",
     "data source",
     {
-        "digits": "vfl.data.sources.digits:digits",
+        "digits": "vfl.data.sources.images:digits",
         "mnist": "vfl.data.sources.published:mnist",
         "fashion_mnist": "vfl.data.sources.published:fashion_mnist",
         "cifar10": "vfl.data.sources.published:cifar10",
@@ -54,7 +54,7 @@ SOURCES = Registry(
         "text": "vfl.horizontal.data.text:text",
         "tables": "vfl.data.tables.source:Tables",
         "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
-        "objects": "vfl.data.sources.objects:Objects",
+        "objects": "vfl.data.source:Objects",
     },
     "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
 )

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vfl.base.digest import weights_digest
+from vfl.base.modules import weights_digest
 from vfl.base.random import seeded
 from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig

@@ -16,10 +16,9 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from vfl.base.digest import weights_digest
 from vfl.base.errors import ConfigError, one_line
 from vfl.base.macs import count_macs
-from vfl.base.modules import copy_model
+from vfl.base.modules import copy_model, weights_digest
 from vfl.compression.party_pruner import PartyPruner
 from vfl.compression.refit import Refit
 from vfl.config import ExperimentConfig

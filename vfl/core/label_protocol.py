@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vfl.base.digest import weights_digest
+from vfl.base.modules import weights_digest
 from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.core.head import HeadTrainer
 from vfl.core.own_classifier import OwnClassifier

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import torch
 
-from vfl.base.digest import combined_digest, weights_digest
+from vfl.base.modules import combined_digest, weights_digest
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import (
     GivenModules,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vfl.base.digest import check_same_data, weights_digest
 from vfl.base.macs import count_macs, count_parameters, measure_macs
+from vfl.base.modules import check_same_data, weights_digest
 from vfl.compression.party_pruner import PartyPruner, model_costs
 from vfl.compression.pruning import psi
 from vfl.config import ExperimentConfig

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vfl.base.costs import shares_saved
-from vfl.base.digest import check_same_data, combined_digest, weights_digest
+from vfl.base.modules import check_same_data, combined_digest, weights_digest
 from vfl.core.costs.controllers import (
     Assign,
     ControllerContext,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vfl.base.digest import weights_digest
 from vfl.base.macs import count_macs
+from vfl.base.modules import weights_digest
 from vfl.base.random import seeded
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.components import ALGORITHMS, CLASSIFIERS

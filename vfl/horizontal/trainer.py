@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.base.costs import total_costs
-from vfl.base.digest import check_same_data, weights_digest
+from vfl.base.modules import check_same_data, weights_digest
 from vfl.config import ExperimentConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Devices

@@ -17,9 +17,9 @@ from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
 from vfl.base.costs import amount
-from vfl.base.digest import weights_digest
 from vfl.base.macs import count_macs, count_parameters
 from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant
+from vfl.base.modules import weights_digest
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.core.export_model import TOLERANCE, Exported, export_model
 from vfl.core.local import LocalFederation

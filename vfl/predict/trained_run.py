@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from vfl.base.digest import blaming, check_same_data
+from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import Start, build_finished_party, build_joint_model, build_party, training_labels
 from vfl.core.finished_party import FinishedParty

@@ -10,7 +10,7 @@ from typing import cast
 
 from rich.console import Console
 
-from vfl.base.digest import blaming
+from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import TrainingLabels, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol

@@ -8,7 +8,7 @@ from PIL import Image
 from shorthand import load_dataset
 
 from vfl.data.samples import Dataset
-from vfl.data.sources.digits import DIGITS_TEST_SAMPLES
+from vfl.data.sources.images import DIGITS_TEST_SAMPLES
 
 DIGITS = 1797
 

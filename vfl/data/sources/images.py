@@ -1,8 +1,11 @@
-"""Images split by grid: every party holds the same images and its own block of their pixels."""
+"""Images split by grid: every party holds its own block of the same images' pixels. The digits need no files."""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
+import warnings
 from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -10,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vfl.base.random import generator
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
-from vfl.data.sources.pooled import PooledSource
+from vfl.data.sources.pooled import PooledSource, Pools, in_memory
 from vfl.models.features import Features
 from vfl.runs.checkpoint import State
 
@@ -174,3 +178,38 @@ def _labels_of(samples: Samples) -> Labels:
 
 def _divisors(size: int) -> str:
     return ", ".join(str(parts) for parts in range(1, size + 1) if size % parts == 0)
+
+
+DIGITS_TEST_SAMPLES = 397
+"""Test samples among the 1,797 digits: the same for every seed, so that no run trains on another's test images."""
+
+
+def load_digits(root: Path | None, image_size: int | None) -> Pools:
+    """Return the digits with one channel, 32 pixels wide unless image_size is given.
+
+    The split is a plain shuffle, so digits of one writer are on both sides.
+    """
+    if root is not None:
+        warnings.warn("data.dataset.root is ignored: the digits are part of scikit-learn", stacklevel=3)
+    rows = _read_rows()  # [1797, 65]: 64 levels from 0 to 16, then the label
+    levels = torch.from_numpy(rows[:, :-1]).reshape(-1, 1, 8, 8)
+    images = (levels * (255 / 16)).round().to(torch.uint8)
+    labels = torch.from_numpy(rows[:, -1]).to(torch.int64)
+    order = torch.randperm(len(labels), generator=generator(0, "digits_split"))
+    test, train = order[:DIGITS_TEST_SAMPLES], order[DIGITS_TEST_SAMPLES:]
+    return Pools(
+        train=in_memory(images[train], labels[train], image_size or 32),
+        test=in_memory(images[test], labels[test], image_size or 32),
+        classes=tuple("0123456789"),
+    )
+
+
+def _read_rows() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Read scikit-learn's file as its ``load_digits`` does, without the second that its import takes."""
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    return np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+
+
+digits = partial(ImageGrid, pools=load_digits)
