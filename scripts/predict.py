@@ -1,7 +1,7 @@
 """Predict with a trained split model: lvfl predict RUN [--data FILE] [--absent PARTY --when-absent W].
 
-Writes a CSV with a line per sample: its id, its label where known, the predicted class, all probabilities. Who
-predicts:
+Writes a CSV with a line per sample: its id, its label where known, the predicted class, all probabilities; with
+--reasons also what moved its score (docs/tables.md). Who predicts:
 
   RUN                    this process, with all models rebuilt from RUN's last checkpoint
   RUN --processes        processes on this machine, for a RUN of lvfl train --processes
@@ -26,6 +26,7 @@ from vfl.runs.atomic import check_output, csv_text, escape_formula, is_special, 
 if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
     from vfl.predict.predict import Prediction
+    from vfl.predict.reasons import ReasonsWanted
     from vfl.runs.stored_run import Run
 
 
@@ -61,6 +62,23 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE.csv", help="a file, a pipe or /dev/stdout (default: RUN/predictions.csv)"
     )
+    parser.add_argument(
+        "--reasons",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="N",
+        help="also what each owner moved, and what each of its columns moved as far as it agrees; with N the names of "
+        "the N columns that lowered the score most",
+    )
+    parser.add_argument(
+        "--reasons-of",
+        metavar="CLASS",
+        help="explain its log odds (default: of two the positive one, else the predicted)",
+    )
+    parser.add_argument(
+        "--reasons-steps", type=int, default=16, metavar="S", help="steps of the path to a row (default: 16)"
+    )
     parser.add_log(PLAIN)
 
 
@@ -80,14 +98,17 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         raise ValueError("--split: goes with a run in this process and without --data and --table")
     if arguments.insecure and not arguments.listen:
         to_stderr("warning: --insecure: ignored; it goes with --listen")
+    reasons = wanted_reasons(arguments)
     if arguments.processes:
         from vfl.parties.launch.local_launch import predict_together
 
-        return predict_together(arguments.run, arguments.data, absent, when_absent, arguments.out, console, tables)
+        return predict_together(
+            arguments.run, arguments.data, absent, when_absent, arguments.out, console, tables, reasons
+        )
     if arguments.listen is None:
         from vfl.predict.predict import predict_in_process
 
-        prediction = predict_in_process(run, arguments.data, absent, when_absent, tables, arguments.split)
+        prediction = predict_in_process(run, arguments.data, absent, when_absent, tables, arguments.split, reasons)
     else:
         from vfl.config import load_config
         from vfl.parties.uses.predict import serve_predictions
@@ -101,9 +122,21 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
             when_absent,
             insecure=arguments.insecure,
             console=console,
+            reasons=reasons,
         )
     save(prediction, arguments, console)
     return DONE
+
+
+def wanted_reasons(arguments: argparse.Namespace) -> "ReasonsWanted | None":
+    """Return which reasons to compute, if any. Raises ValueError for options that go with ``--reasons`` alone."""
+    if arguments.reasons is None:
+        if arguments.reasons_of is not None:
+            raise ValueError("--reasons-of: goes with --reasons")
+        return None
+    from vfl.predict.reasons import ReasonsWanted
+
+    return ReasonsWanted(arguments.reasons_of, arguments.reasons_steps, arguments.reasons)
 
 
 def new_tables(run: "Run", arguments: argparse.Namespace) -> dict[str, Path]:

@@ -147,6 +147,6 @@ def test_nothing_is_public_by_accident():
     for name in vfl.__all__:
         assert getattr(vfl, name).__doc__
     members = {name for name in vars(vfl.Run) if not name.startswith("_")}
-    told = {"config", "finished", "metrics", "metrics_frame", "predict", "summary"}
+    told = {"config", "explain", "finished", "metrics", "metrics_frame", "predict", "summary"}
     assert members == told | {"checkpoints", "rows_and_summary"}
     assert all(vars(vfl.Run)[name].__doc__ for name in members)

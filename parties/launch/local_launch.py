@@ -26,6 +26,7 @@ from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, part
 from vfl.parties.network.admission import check_mode
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, check_absent, samples_table
+from vfl.predict.reasons import ReasonsWanted
 from vfl.predict.start_from import folder_of_process, server_start, start_of
 from vfl.predict.trained_run import read_checkpoint
 from vfl.runs.run_folder import PROCESSES, check_run, private_files, with_threads_of_run
@@ -67,12 +68,14 @@ def predict_together(
     out: Path | None,
     console: Console,
     tables: Mapping[str, Path] | None = None,
+    reasons: ReasonsWanted | None = None,
 ) -> int:
     """Restart a run's processes, except those of ``absent`` parties, let them predict, and return the exit code.
 
     ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
-    are the same; an owner without one is absent. ``out`` is as in ``lvfl predict --out``. Raises ValueError for a run
-    or data that cannot be used, PeerLost as ``check_absent``.
+    are the same; an owner without one is absent. ``out`` is as in ``lvfl predict --out``. The owners, all of them this
+    user, tell their columns' ``reasons``. Raises ValueError for a run or data that cannot be used, PeerLost as
+    ``check_absent``.
     """
     config, folder = trained_by_processes(run_dir)
     names = config.parties
@@ -81,10 +84,15 @@ def predict_together(
     check_absent(absent, names, when_absent)
     named = ["--table", str(samples_table(config, tables))] if tables else []
     configs = process_configs(config, folder)
+    if reasons is not None:
+        configs = agreeing(configs, {"network.consent.reasons": "amounts"})
     prepare(config, folder, configs)
     serve = ["predict", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
     serve += ["--out", str(out)] if out else []
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
+    if reasons is not None:
+        serve += ["--reasons", str(reasons.most), "--reasons-steps", str(reasons.steps)]
+        serve += ["--reasons-of", reasons.of] if reasons.of is not None else []
     parties = {name: party_command("party", folder, name) for name in names if name not in absent}
     if tables:
         serve += named
@@ -107,13 +115,16 @@ def compare_together(run_dir: Path, console: Console) -> int:
     The owners, all of them this user, agree to it. Raises ValueError for a run that cannot be used.
     """
     config, folder = trained_by_processes(run_dir)
-    agreed = {"network.consent.importance": True}
-    own = process_configs(config, folder)
-    configs = {name: parse_config(lay_over(each.model_dump(), agreed)) for name, each in own.items()}
+    configs = agreeing(process_configs(config, folder), {"network.consent.importance": True})
     prepare(config, folder, configs)
     serve = ["compare", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
     parties = {name: party_command("party", folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
+
+
+def agreeing(configs: Mapping[str, ExperimentConfig], agreed: Mapping[str, object]) -> dict[str, ExperimentConfig]:
+    """Return the processes' configurations with further consent."""
+    return {name: parse_config(lay_over(each.model_dump(), agreed)) for name, each in configs.items()}
 
 
 def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:

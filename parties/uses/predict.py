@@ -19,6 +19,7 @@ from vfl.data.split import party_file
 from vfl.data.tables.source import Tables
 from vfl.parties.uses.open_parties import MeanEmbeddings, open_parties
 from vfl.predict.predict import Prediction, by_key, check_complete, predict
+from vfl.predict.reasons import ReasonsWanted
 
 
 def serve_predictions(
@@ -30,6 +31,7 @@ def serve_predictions(
     *,
     insecure: bool,
     console: Console,
+    reasons: ReasonsWanted | None = None,
 ) -> Prediction:
     """Listen, and predict the test samples, or those whose ids or keys ``data`` has. Raises as ``open_parties``."""
     opened = open_parties(config, run_dir, absent, when_absent, insecure=insecure, console=console)
@@ -43,7 +45,7 @@ def serve_predictions(
     def use(joint: JointModel) -> Prediction:
         away = [party.name for party in joint.roster if not party.present]
         means.keep(joint)
-        return predict(replace(joint, stored_means=means.of), away, when_absent)
+        return predict(replace(joint, stored_means=means.of), away, when_absent, reasons)
 
     count = len((samples or opened.labels.test).ids)
     prediction = opened.run_use(use, f"{count} samples are predicted", samples, labelled=labelled)

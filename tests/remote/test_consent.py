@@ -6,7 +6,7 @@ import pytest
 
 from vfl.config import parse_config
 from vfl.config.network import ConsentConfig
-from vfl.messages.control import AskedRatios, RoundStart
+from vfl.messages.control import AskedRatios, Explained, RoundStart
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms
 from vfl.parties.network.party.consent import Consent
@@ -14,7 +14,7 @@ from vfl.parties.network.party.consent import Consent
 CONFIG = parse_config({"name": "agreed"})
 
 
-def order(kind: Kind, control: AskedRatios | RoundStart) -> Message:
+def order(kind: Kind, control: AskedRatios | Explained | RoundStart) -> Message:
     return Message(kind, 0, 0, (control.part(),))
 
 
@@ -47,6 +47,21 @@ def test_images_are_no_smaller_than_the_owner_agreed_to(own, bound: float | None
     start = order(Kind.START_ROUND, RoundStart(alpha=0.0, beta=0.0, resolution=ordered))
     with nullcontext() if agreed else pytest.raises(MessageError, match=r"^resolution 0\.\d is ordered, at least"):
         consent.check(start)
+
+
+@pytest.mark.parametrize("kind", [Kind.EXPLAIN, Kind.ATTRIBUTE])
+def test_each_row_is_explained_once_and_only_with_consent(kind: Kind):
+    terms = Terms.of(CONFIG, "party_1", evaluation_rows=10)
+    asked = Explained(start=0, stop=6, steps=256)
+    Consent(terms, ConsentConfig()).check(Message(Kind.OFFER))
+    with pytest.raises(MessageError, match=r"network\.consent\.reasons"):
+        Consent(terms, ConsentConfig()).check(order(kind, asked))
+    consent = Consent(terms, ConsentConfig(reasons="itself"))
+    consent.check(order(kind, asked))
+    with pytest.raises(MessageError, match="12 rows"):
+        consent.check(order(kind, asked))
+    consent.start_session()
+    consent.check(order(kind, asked))
 
 
 def test_whole_images_are_the_terms_that_they_were():

@@ -72,6 +72,10 @@ class ConsentConfig(Section):
     importance: bool = False
     """Answer with embeddings of test samples with one column permuted, up to eight times each (``lvfl compare`` over
     processes). The server learns what every column adds, by its number."""
+    reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
+    """What it tells of the reasons of scores (``lvfl predict --reasons``). nothing: it computes none of its columns';
+    itself: it keeps them, in ``reasons.csv`` of its folder; ranks: also the server gets the columns' names, and which
+    lowered or raised a score more than which; amounts: the names and what each moved."""
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
     owner's. A million keys at each of two owners need some 0.3 GB at the server."""

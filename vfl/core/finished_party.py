@@ -1,7 +1,9 @@
 """A party that answers and does not train: one owner's finished feature model, and the samples that it embeds.
 
-Shapes: B batch, D embedding width, n the samples of a batch for which the party has a row.
+Shapes: B batch, C columns, D embedding width, S steps, n the samples of a batch for which the party has a row.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +11,24 @@ from torch import Tensor, nn
 from vfl.base.random import generator
 from vfl.compression.shrink import set_counts, take_shapes
 from vfl.config import ExperimentConfig
-from vfl.core.embeddings import EmbeddingSender, encode_as
+from vfl.core.column_paths import ColumnPaths, signed_ranks
+from vfl.core.embeddings import EmbeddingSender, decode_finite, encode_as
 from vfl.core.finished_model import EvaluatedModels
 from vfl.core.privacy.defences import NoDefence
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
-from vfl.messages.control import ColumnCount, ColumnImportance, Permuted, SampleRange
-from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+from vfl.messages.control import (
+    ColumnCount,
+    ColumnImportance,
+    Completeness,
+    Explained,
+    Permuted,
+    ReasonsOffer,
+    SampleRange,
+    Tells,
+)
+from vfl.messages.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
+from vfl.models.features import TableFeatures
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
 
@@ -48,6 +61,10 @@ class FinishedParty:
         self.defence = defence
         self.alpha = self.beta = 0.0
         self.evaluated = EvaluatedModels(self.model, data.train, config, runtime)
+        self.tells: Tells = "amounts"
+        """What the owner tells of its columns' reasons; in one process all owners are this user."""
+        self.on_reasons: Callable[[Tensor, Tensor, Tensor], None] = lambda ids_n, moved_nC, errors_n: None
+        """Called with samples' ids, what each column moved, and the completeness errors."""
 
     def handle(self, request: Message, samples: Samples | None = None) -> Message:
         """Answer a message, which must be due (``vfl/core/round_orders.py``).
@@ -70,8 +87,67 @@ class FinishedParty:
                 return (ColumnCount(columns=len(self.preparation.column_places)).part(),)
             case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == len(self.preparation.column_places):
                 return ()  # the owner's process notes it
+            case Kind.OFFER:
+                return (self.offer().part(),)
+            case Kind.EXPLAIN if self.offer().tells != "nothing":
+                return (Part(PartKind.EMBEDDING, self.embed_paths(Explained.of(request), samples)),)
+            case Kind.ATTRIBUTE if self.offer().tells != "nothing":
+                return self.attribute(Explained.of(request), request.only(PartKind.GRADIENT), samples)
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
+
+    def offer(self) -> ReasonsOffer:
+        """Return what the owner tells of its columns' reasons; nothing without columns, and nothing beside noise.
+
+        The points of a path are many rows that hardly differ: their mean would have little of the noise.
+        """
+        if self.defence.embeds_alone or not self.preparation.column_places:
+            return ReasonsOffer(tells="nothing")
+        named = self.tells in ("ranks", "amounts")
+        return ReasonsOffer(tells=self.tells, columns=tuple(self.data.column_names) if named else ())
+
+    def embed_paths(self, wanted: Explained, samples: Samples) -> bytes:
+        """Return the frame of the embeddings [1 + n S, D] of the reference and of the paths to some samples."""
+        rows_n = self._explained_rows(wanted, samples)
+        if len(rows_n) == 0:
+            return b""
+        paths, (rows_nW,) = self._column_paths(), self.batch(samples, rows_n)
+        return encode_as("float32", paths.embed(rows_nW, wanted.steps), f"{self.name}'s path")
+
+    def attribute(self, wanted: Explained, frame: Buffer, samples: Samples) -> tuple[Part, ...]:
+        """Return the completeness errors, and what the owner tells of what its columns moved.
+
+        ``frame`` has the score's mean slopes on the steps of the paths, float32 [n S, D].
+        """
+        rows_n, width = self._explained_rows(wanted, samples), self.sender.receiver.width
+        if len(rows_n) == 0 or len(wanted.gained or ()) != len(rows_n):
+            raise MessageError(f"{self.name} has {len(rows_n)} of these samples, not {len(wanted.gained or ())}")
+        what = f"the slopes along {self.name}'s paths"
+        slope_nSD = decode_finite(frame, (len(rows_n) * wanted.steps, width), "float32", what)
+        paths, (rows_nW,) = self._column_paths(), self.batch(samples, rows_n)
+        gained_n = torch.tensor(wanted.gained, dtype=torch.float64)
+        moved_nC, errors_n = paths.moved(rows_nW, slope_nSD.view(len(rows_n), wanted.steps, width), gained_n)
+        if not bool(moved_nC.isfinite().all()):
+            raise MessageError(f"{what}: what the columns moved is not finite")
+        self.on_reasons(samples.ids[rows_n], moved_nC, errors_n)
+        told_nC = {"amounts": moved_nC, "ranks": signed_ranks(moved_nC)}.get(self.tells)
+        told = b"" if told_nC is None else encode_as("float32", told_nC.float(), f"{self.name}'s reasons")
+        errors = Completeness(errors=tuple(float(each) for each in errors_n))
+        return errors.part(), Part(PartKind.REASONS, told)
+
+    def _explained_rows(self, wanted: Explained, samples: Samples) -> Tensor:
+        if wanted.stop > len(samples):
+            raise MessageError(f"{self.name} has no samples {wanted.start} to {wanted.stop}")
+        return samples.held_rows(torch.arange(wanted.start, wanted.stop))
+
+    def _column_paths(self) -> ColumnPaths:
+        reference_W = self.preparation.reference()
+        assert reference_W is not None, "it has columns"
+        features = self.preparation.features
+        codes = len(features.category_sizes) if isinstance(features, TableFeatures) else 0
+        reference_1W = self.runtime.batch(reference_W[None], torch.arange(1))
+        model = self.evaluated.finished_copy()
+        return ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, self.preparation.column_places)
 
     def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
         """Return the frame of the embeddings of a range of samples by one of the party's models."""

@@ -96,6 +96,10 @@ class Preparation:
         """Return raw samples whose columns that were constant in training are so here; called before ``apply``."""
         return samples
 
+    def reference(self) -> Tensor | None:
+        """Return the prepared row [W] with which the reasons of a score compare a row; None if rows have no columns."""
+        return None
+
     def module(self) -> nn.Module | None:
         """Return ``apply`` as an exported model's first layer; None if the exported model takes prepared samples."""
 
@@ -138,6 +142,15 @@ class Prepared:
     test: Samples
     raw: State = field(default_factory=dict[str, Any])
     """Shapes, types and names of raw samples, which new ones must have; saved with the party's state."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, as `Preparation.column_places` counts them; numbers where a file has no names."""
+        names = self.raw.get("names")
+        if not names:
+            return [f"column {number}" for number in range(len(self.preparation.column_places))]
+        known = [*zip(names["columns"], names["kinds"], strict=True)]
+        return [name for wanted in ("number", "category") for name, kind in known if kind == wanted]
 
     @cached_property
     def digest(self) -> str:

@@ -24,6 +24,10 @@ MAX_COLUMNS = 100_000
 """Most columns of a party."""
 MOST_DRAWS = 8
 """Most permutations of a column."""
+MOST_STEPS = 256
+"""Most points of a path from an owner's reference to a sample."""
+MOST_EXPLAINED = 4096
+"""Most samples that are explained at once."""
 _SHOWN = 60
 """Most characters of a peer's own text in an error."""
 
@@ -115,6 +119,40 @@ class ColumnImportance(Control):
 
     lost: Annotated[tuple[float, ...], Field(max_length=MAX_COLUMNS)]
     """Loss in the metric of the test when a column is permuted, mean over the draws."""
+
+
+Tells = Literal["nothing", "itself", "ranks", "amounts"]
+"""What an owner tells of its columns' reasons. nothing: it computes none; itself: it keeps them; ranks: the columns'
+names and places; amounts: the names and what each moved."""
+
+
+class ReasonsOffer(Control):
+    """OFFERED: what a party tells, and of ``ranks`` and ``amounts`` the names of its columns."""
+
+    tells: Tells
+    columns: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=MAX_COLUMNS)] = ()
+
+
+class Explained(Control):
+    """EXPLAIN, ATTRIBUTE: samples ``start`` to ``stop``, those that the party has, and the points of each path."""
+
+    start: Count
+    stop: Count
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
+    gained: Annotated[tuple[float, ...], Field(max_length=MOST_EXPLAINED)] | None = None
+    """ATTRIBUTE: of each of the party's samples the score minus the one with the reference in its place."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not 0 < self.stop - self.start <= MOST_EXPLAINED:
+            raise ValueError(f"stop: expected 1 to {MOST_EXPLAINED} samples after start")
+        return self
+
+
+class Completeness(Control):
+    """ATTRIBUTED: of each sample what its columns moved together, minus what they should have."""
+
+    errors: Annotated[tuple[float, ...], Field(max_length=MOST_EXPLAINED)]
 
 
 class RoundReport(Control):

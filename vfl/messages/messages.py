@@ -83,6 +83,15 @@ class Kind(IntEnum):
     """Asks for rounds that a party trains alone on its own classifier: their ratios."""
     LEARNED = 31
     """The reports of these rounds, and the classifier."""
+    OFFER = 32
+    """Asks what a party tells of the reasons of scores, column by column."""
+    OFFERED = 33
+    EXPLAIN = 34
+    """Asks for the embeddings of the paths from the party's reference to some samples."""
+    PATHS = 35
+    ATTRIBUTE = 36
+    """Brings the score's gradients along these paths; asks what each column moved."""
+    ATTRIBUTED = 37
     HELLO = 40
     """A party's first message: its name, and the values that must agree with the server's."""
     WELCOME = 41
@@ -118,6 +127,8 @@ class PartKind(IntEnum):
     PROOF = 8
     KEYS = 9
     """Keys of rows to be scored (``vfl/messages/keys.py``)."""
+    REASONS = 10
+    """What each column moved, or its rank, a row per sample."""
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -133,6 +144,9 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.LOOK_UP: Kind.FOUND,
     Kind.COLUMNS: Kind.COUNTED,
     Kind.IMPORTANCE: Kind.DONE,
+    Kind.OFFER: Kind.OFFERED,
+    Kind.EXPLAIN: Kind.PATHS,
+    Kind.ATTRIBUTE: Kind.ATTRIBUTED,
     Kind.MATCH: Kind.BROUGHT,
     Kind.LIST: Kind.POINTS,
     Kind.RAISE: Kind.POINTS,
@@ -146,6 +160,7 @@ REPLIES: Mapping[Kind, Kind] = {
 MEASURING = frozenset(
     {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.MODEL_COSTS, Kind.PRICED}
     | {Kind.LOOK_UP, Kind.FOUND, Kind.COLUMNS, Kind.COUNTED, Kind.IMPORTANCE}
+    | {Kind.OFFER, Kind.OFFERED, Kind.EXPLAIN, Kind.PATHS, Kind.ATTRIBUTE, Kind.ATTRIBUTED}
 )
 """Kinds of messages that evaluate the model and do not train it."""
 SESSION = frozenset(kind for kind in Kind if kind >= Kind.HELLO)
@@ -174,6 +189,12 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.COLUMNS: (),
     Kind.COUNTED: (PartKind.CONTROL,),
     Kind.IMPORTANCE: (PartKind.CONTROL,),
+    Kind.OFFER: (),
+    Kind.OFFERED: (PartKind.CONTROL,),
+    Kind.EXPLAIN: (PartKind.CONTROL,),
+    Kind.PATHS: (PartKind.EMBEDDING,),
+    Kind.ATTRIBUTE: (PartKind.CONTROL, PartKind.GRADIENT),
+    Kind.ATTRIBUTED: (PartKind.CONTROL, PartKind.REASONS),
     Kind.MATCH: (),
     Kind.BROUGHT: (PartKind.CONTROL, PartKind.POINTS),
     Kind.LIST: (PartKind.CONTROL,),

@@ -11,22 +11,39 @@ from numpy.typing import NDArray
 
 from vfl.base.errors import ConfigError, PeerLost, nearest_name
 from vfl.config.data import TABLE_KINDS
+from vfl.config.serving import WhenAbsent
 from vfl.data.tables.frames import write_frame
-from vfl.predict.predict import predict_in_process
+from vfl.predict.predict import Prediction, check_word, in_file_order, predict_in_process
+from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 
 
 def predict_in_python(run: Run, samples: object) -> NDArray[np.floating[Any]]:
     """Return the predictions [N, C] of samples as ``Run.predict`` takes them. Raises ConfigError, one line."""
+    return _predicted(run, samples, "refuse").probabilities_NC.numpy()
+
+
+def explain_in_python(run: Run, samples: object, of: str | None, steps: int, when_absent: WhenAbsent) -> Reasons:
+    """Return the reasons of the scores of samples as ``Run.explain`` takes them. Raises ConfigError, one line."""
+    check_word("when_absent", when_absent)
+    try:
+        reasons = _predicted(run, samples, when_absent, ReasonsWanted(of, steps)).reasons
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--reasons-of:", "of:").replace("--reasons-steps:", "steps:")) from None
+    assert reasons is not None, "they were asked for"
+    return reasons
+
+
+def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
+    """Return the prediction of samples, in the order in which they are given."""
     if samples is None:
-        return predict_in_process(run, None, (), "refuse").probabilities_NC.numpy()
+        return predict_in_process(run, None, (), when_absent, reasons=reasons)
     with tempfile.TemporaryDirectory() as folder:
         given = _as_files(run, samples, Path(folder))
         try:
             if isinstance(given, Path):
-                return predict_in_process(run, given, (), "refuse").probabilities_NC.numpy()
-            predicted = predict_in_process(run, None, (), "refuse", given)
-            return predicted.probabilities_NC[predicted.file_order].numpy()
+                return predict_in_process(run, given, (), when_absent, reasons=reasons)
+            return in_file_order(predict_in_process(run, None, (), when_absent, given, reasons=reasons))
         except (ValueError, PeerLost) as error:
             raise ConfigError(_for_python(str(error), Path(folder))) from None
 

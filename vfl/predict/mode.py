@@ -10,6 +10,7 @@ from rich.table import Table
 from vfl.base.costs import amount, savings, sent_bytes
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.serving import WhenAbsent
 from vfl.console import numbers_table
 from vfl.core.costs.controllers import past_ratios
 from vfl.core.local import build_in_process
@@ -99,11 +100,18 @@ def _predict(run: Run, samples: object) -> NDArray[np.floating[Any]]:
     return predict_in_python(run, samples)
 
 
+def _explain(run: Run, samples: object, of: str | None, steps: int, when_absent: WhenAbsent) -> Any:
+    from vfl.predict.in_python import explain_in_python
+
+    return explain_in_python(run, samples, of, steps, when_absent)
+
+
 VERTICAL = Mode(
     _build,
     summary_table,
     _check_workers,
     predict=_predict,
+    explain=_explain,
     shown={
         "savings/compute": "saved so far: compute {:.1%}",
         "savings/communication": "communication {:.1%}",

@@ -31,6 +31,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
+from vfl.predict.reasons import Reasons, ReasonsWanted, explain
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
 
@@ -54,6 +55,8 @@ class Prediction:
     """Tables only: by owner, bool [N], True for samples for which it has a row."""
     file_order: Tensor | None = None
     """Tables only: order of the samples, as in `NewSamples`."""
+    reasons: Reasons | None = None
+    """Reasons of the scores, if they were asked for."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -74,6 +77,7 @@ class Prediction:
         known = ["label"] if self.labels_N is not None else []
         scores = ["prediction", "probability", *(f"p_{name}" for name in self.classes)] if self.classes else ["value"]
         heading = [*(self.keys[0] if self.keys else ["id"]), *known, *scores, *(["owners"] if self.present else [])]
+        heading += self.reasons.heading() if self.reasons else []
         return [heading, *(self._row(row) for row in range(len(self.ids_N)))]
 
     @cached_property
@@ -89,7 +93,7 @@ class Prediction:
         label = [] if self.labels_N is None else [self._label(self.labels_N[row])]
         chosen = [self.classes[best], values[best]] if self.classes else []
         owners = ["+".join(owner for owner, held_N in self.present.items() if held_N[row])] if self.present else []
-        return [*name, *label, *chosen, *values, *owners]
+        return [*name, *label, *chosen, *values, *owners, *(self.reasons.cells(row) if self.reasons else [])]
 
     def _label(self, label: Tensor) -> Any:
         return self.classes[int(label)] if self.classes else float(label)
@@ -159,6 +163,7 @@ def predict_in_process(
     when_absent: WhenAbsent,
     tables: Mapping[str, Path] | None = None,
     split: Subset | None = None,
+    reasons: ReasonsWanted | None = None,
 ) -> Prediction:
     """Predict a split of the samples, those of a file, or new rows of owners' tables, with all parties in this process.
 
@@ -172,13 +177,13 @@ def predict_in_process(
     joint, config = opened.joint, opened.joint.config
     check_absent(absent, config.parties, when_absent)
     if tables:
-        return predict_new_rows(opened, tables, absent, when_absent)
+        return predict_new_rows(opened, tables, absent, when_absent, reasons)
     if data is None and check_split(config, split) != config.data.evaluated:
         joint = _take_test(opened)
     if data is not None:
         samples = opened.source.read_samples(data, opened.raw[0], len(joint.task.names))
         joint = take_samples(opened, samples)
-    return predict(joint, absent, when_absent)
+    return predict(joint, absent, when_absent, reasons)
 
 
 def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
@@ -203,7 +208,11 @@ def _take_test(trained: LocalFederation) -> JointModel:
 
 
 def predict_new_rows(
-    trained: LocalFederation, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
+    trained: LocalFederation,
+    tables: Mapping[str, Path],
+    absent: Collection[str],
+    when_absent: WhenAbsent,
+    reasons: ReasonsWanted | None = None,
 ) -> Prediction:
     """Predict new rows; the embedding of an owner that is absent or has no row is replaced."""
     names = [party.name for party in trained.parties]
@@ -223,17 +232,21 @@ def predict_new_rows(
         for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
             warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
-    return replace(predict(joint, away, when_absent), file_order=samples.file_order)
+    return replace(predict(joint, away, when_absent, reasons), file_order=samples.file_order)
 
 
-def predict(joint: JointModel, absent: Collection[str], when_absent: WhenAbsent) -> Prediction:
+def predict(
+    joint: JointModel, absent: Collection[str], when_absent: WhenAbsent, reasons: ReasonsWanted | None = None
+) -> Prediction:
     """Return the predictions of a joint model's samples, wherever its parties are; those in ``absent`` are replaced.
 
     If labels are known, with scores, also those with all parties where all could be asked; if the samples have keys,
     with the owners of their rows.
     """
     samples, task, scores = joint.samples, joint.task, dict[str, str]()
-    predictions_NC = with_replacements(joint, absent, when_absent).predictions()
+    filled = with_replacements(joint, absent, when_absent)
+    predictions_NC = filled.predictions()
+    because = None if reasons is None else explain(filled, reasons, when_absent)
     if joint.labelled:
         scores = scores_of(joint, predictions_NC, absent, when_absent)
         if absent and len(joint.roster.present) == len(joint.roster.names):
@@ -241,23 +254,35 @@ def predict(joint: JointModel, absent: Collection[str], when_absent: WhenAbsent)
     masks = joint.masks(0, len(samples.ids)) if samples.keys else {}
     owners = {name: mask.present_B for name, mask in masks.items() if name not in absent}
     labels_N = samples.values if joint.labelled else None
-    return Prediction(samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners)
+    return Prediction(samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners, reasons=because)
 
 
 def by_key(prediction: Prediction) -> Prediction:
     """Return the predictions in the order of the samples' keys, as one process has them; unchanged without keys."""
     if not prediction.keys:
         return prediction
-    heading, *keys = prediction.keys
+    _, *keys = prediction.keys
     order = sorted(range(len(keys)), key=lambda row: tuple(keys[row]))
-    labels_N = prediction.labels_N
+    return _reordered(prediction, torch.tensor(order))
+
+
+def in_file_order(prediction: Prediction) -> Prediction:
+    """Return the predictions in the order of the label owner's new rows."""
+    order = prediction.file_order
+    return prediction if order is None else _reordered(prediction, order)
+
+
+def _reordered(prediction: Prediction, order_N: Tensor) -> Prediction:
+    (heading, *keys), labels_N = prediction.keys, prediction.labels_N
     return replace(
         prediction,
-        ids_N=prediction.ids_N[order],
-        labels_N=None if labels_N is None else labels_N[order],
-        probabilities_NC=prediction.probabilities_NC[order],
-        keys=(heading, *(keys[row] for row in order)),
-        present={name: held_N[order] for name, held_N in prediction.present.items()},
+        ids_N=prediction.ids_N[order_N],
+        labels_N=None if labels_N is None else labels_N[order_N],
+        probabilities_NC=prediction.probabilities_NC[order_N],
+        keys=(heading, *(keys[row] for row in order_N.tolist())),
+        present={name: held_N[order_N] for name, held_N in prediction.present.items()},
+        file_order=None,
+        reasons=prediction.reasons and prediction.reasons.take(order_N),
     )
 
 

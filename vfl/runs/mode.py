@@ -12,6 +12,7 @@ from rich.table import Table
 
 from vfl.config import ExperimentConfig, dump_config
 from vfl.config.registry import Registry
+from vfl.config.serving import WhenAbsent
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
 from vfl.runs.runtime import Runtime
@@ -55,6 +56,8 @@ class Mode:
     predict: Callable[[Any, object], NDArray[np.floating[Any]]] | None = None
     """Return the predictions of a ``Run``, which is above this module, of samples as it takes them; None: not
     offered."""
+    explain: Callable[[Any, object, str | None, int, WhenAbsent], Any] | None = None
+    """Return the reasons of a ``Run``'s scores of samples: ``vfl.predict.reasons.Reasons``; None: not offered."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """Charts on which TensorBoard opens."""
 

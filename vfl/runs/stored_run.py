@@ -17,6 +17,7 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
+from vfl.config.serving import WhenAbsent
 from vfl.config.shipped import kind_of
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
 
@@ -120,6 +121,29 @@ class Run:
             raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
         with standard_state():
             return predict(self, samples)
+
+    def explain(
+        self, samples: Any = None, *, of: str | None = None, steps: int = 16, when_absent: WhenAbsent = "placeholder"
+    ) -> Any:
+        """Return what each owner and each of its columns moved: ``vfl.predict.reasons.Reasons`` (docs/tables.md).
+
+        Args:
+            samples: as for ``predict``.
+            of: class whose log odds are explained; None: of two the positive one, of more the one predicted.
+            steps: of the path from an owner's reference to its row.
+            when_absent: what stands for an owner without a row, and for one who has not come yet: its learned
+                ``placeholder``, ``zeros``, its ``mean`` embedding, or ``own``, the others' own classifiers.
+
+        Raises ValueError as ``predict``, and for an unknown class.
+        """
+        from vfl.base.process_state import standard_state
+        from vfl.runs.mode import mode_of
+
+        explain = mode_of(self.config).explain
+        if explain is None:
+            raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run explains scores")
+        with standard_state():
+            return explain(self, samples, of, steps, when_absent)
 
 
 def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:

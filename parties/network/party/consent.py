@@ -11,7 +11,7 @@ from pathlib import Path
 from vfl.base.errors import plain
 from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
-from vfl.messages.control import LocalRounds, Permuted, RoundStart, SampleRange
+from vfl.messages.control import Explained, LocalRounds, Permuted, RoundStart, SampleRange
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms, fingerprint
 from vfl.parties.network.wire.session import Welcome
@@ -37,12 +37,14 @@ class Consent:
     """Bounds within which the server may choose."""
     _rows: Counter[Permuted | None] = field(default_factory=Counter[Permuted | None])
     """Test samples evaluated in this round, by the permutation of a column."""
+    _explained: Counter[Kind] = field(default_factory=Counter[Kind])
+    """Samples explained in this round, by the kind of the order."""
     _priced: bool = False
     """Prices, for which a copy of the model is pruned, were requested in this round."""
 
     def start_session(self) -> None:
         """Start counting orders."""
-        self._rows, self._priced = Counter(), False
+        self._rows, self._explained, self._priced = Counter(), Counter(), False
 
     def check(self, message: Message) -> None:
         """Raise MessageError for a request that exceeds the terms."""
@@ -57,6 +59,8 @@ class Consent:
             self._check_rows(SampleRange.of(message))
         elif message.kind in (Kind.COLUMNS, Kind.IMPORTANCE):
             self._check_importance()
+        elif message.kind in (Kind.EXPLAIN, Kind.ATTRIBUTE):
+            self._check_reasons(message)
         elif message.kind is Kind.MODEL_COSTS:
             if self._priced:
                 raise MessageError("prices are ordered again, once in a round is agreed")
@@ -90,6 +94,15 @@ class Consent:
     def _check_importance(self) -> None:
         if not self.bounds.importance:
             raise MessageError("the importance of columns is asked for; network.consent.importance does not agree")
+
+    def _check_reasons(self, message: Message) -> None:
+        if self.bounds.reasons == "nothing":
+            raise MessageError("the reasons of scores are asked for; network.consent.reasons does not agree")
+        ordered = Explained.of(message)
+        self._explained[message.kind] += ordered.stop - ordered.start
+        if (rows := self._explained[message.kind]) > self.terms.evaluation_rows:
+            agreed = self.terms.evaluation_rows
+            raise MessageError(f"the reasons of {rows} rows in a round are ordered, {agreed} are agreed")
 
 
 def agree(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from rich.console import Console
+from torch import Tensor
 
 from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
@@ -36,13 +37,14 @@ from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start
 from vfl.predict.trained_run import without_weights
-from vfl.runs.atomic import write_csv
+from vfl.runs.atomic import csv_text, escape_formula, write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
     check_folder,
     forget_attempt,
     only_process_in,
     open_run,
+    private_files,
     read_run_id,
     update_config,
     with_threads_of_run,
@@ -53,6 +55,8 @@ from vfl.runs.torchrun_group import SingleProcess, Workers
 
 IMPORTANCE = "importance.csv"
 """File in a party's folder: what the test loses without each of its columns."""
+REASONS = "reasons.csv"
+"""File in a party's folder: what each of its columns moved in the scores that were explained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +197,9 @@ def restorer(
         if state is not None:
             with blaming("--run-dir"):
                 party.load_state_dict(state)
+        party.tells = config.network.consent.reasons
+        if workers.rank == 0:
+            party.on_reasons = partial(append_reasons, run_dir / REASONS, holding.prepared.column_names)
         if config.privacy.record:
             # It does what either side's protocol does.
             party.protocol = cast(PartyProtocol, MessageRecorder(party.protocol, party.views))
@@ -229,6 +236,16 @@ def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -
     """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
     columns = names or range(len(told.lost))
     write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
+
+
+def append_reasons(path: Path, names: Sequence[str], ids_n: Tensor, moved_nC: Tensor, errors_n: Tensor) -> None:
+    """Add a line for each sample to a party's own file: its id, what each column moved, and the completeness error."""
+    begun = path.exists()
+    rows = zip(ids_n.tolist(), moved_nC.tolist(), errors_n.tolist(), strict=True)
+    lines = [[number, *(f"{each:.6g}" for each in (*moved, error))] for number, moved, error in rows]
+    heading = [] if begun else [["id", *map(escape_formula, names), "error"]]
+    with private_files(), path.open("a", encoding="utf-8") as file:
+        file.write(csv_text([*heading, *lines]))
 
 
 def load_holding(

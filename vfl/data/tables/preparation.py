@@ -103,6 +103,20 @@ class TablePreparation(Preparation):
         _fill(prepared, place, codes)
         return replace(samples, features=prepared, more=())
 
+    def reference(self) -> Tensor:
+        """Return the prepared row [W] of the numbers' means and the columns' most frequent categories."""
+        commonest = [self._commonest(place) for place in range(len(self.known))]
+        hashes_1K = torch.tensor([commonest], dtype=torch.int64).reshape(1, len(self.known))
+        return self.apply(Samples(torch.arange(1), self.mean_F[None], more=(hashes_1K,))).features[0]
+
+    def _commonest(self, place: int) -> int:
+        """Return the hash of a column's most frequent category; of a run without counts one that is known."""
+        if self.histograms is None:
+            return int(self.known[place][0]) if len(self.known[place]) else -1
+        frequent = self.histograms.frequent[place]
+        counts = self.histograms.counts[1 : 1 + len(frequent), len(self.mean_F) + place]
+        return int(frequent[counts.argmax()])
+
     def freeze(self, samples: Samples) -> Samples:
         """Return raw samples whose constant columns hold what all training rows held.
 
