@@ -26,11 +26,7 @@ def add_arguments(parser: OneLineParser) -> None:
     of = "YAML file, or name of a shipped experiment (not with --table), and settings that override its own"
     parser.add_argument("settings", nargs="*", metavar="CONFIG key=value", help=of)
     parser.add_run_dir("folder of the runs (default: the next free one)")
-    many = "an owner's table or its YAML of lvfl describe, in place of CONFIG; the first has the label"
-    parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
-    parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
-    known = "with --table: column by which rows are known, or an owner's (default: a likely one)"
-    parser.add_argument("--key", action="append", default=[], metavar="[OWNER=]COLUMN", help=known)
+    parser.add_tables()
     parser.add_where("of a RUN of lvfl train --processes: ask them again")
 
 
@@ -44,31 +40,9 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
         if not arguments.settings:
             raise ConfigError("CONFIG: is missing; name a YAML file, or --table OWNER=FILE for each owner")
         return load_config(Path(arguments.settings[0]), arguments.settings[1:])
-    tables: dict[str, Path] = {}
-    for text in arguments.table:
-        owner, _, file = text.partition("=")
-        if not owner or not file:
-            raise ConfigError(f"--table: {text!r}: write OWNER=FILE")
-        if owner in tables:
-            raise ConfigError(f"--table: {owner} has two, {tables[owner]} and {file}; name each owner once")
-        tables[owner] = Path(file)
-    if len(tables) < 2:
-        raise ConfigError("--table: is given once; comparing needs the tables of two or more owners")
-    from vfl.comparison.compare import experiment_of
+    from vfl.data.tables.fitting import experiment_of_arguments
 
-    return experiment_of(tables, arguments.label, _keys(arguments.key, [*tables]), arguments.settings)
-
-
-def _keys(given: list[str], owners: list[str]) -> dict[str, str]:
-    """Return the key columns that are given, by owner: each owner's own, else the one for all."""
-    keys: dict[str, str] = {}
-    for text in given:
-        owner, equals, column = text.partition("=")
-        if equals and owner in owners:
-            keys[owner] = column
-        else:
-            keys = dict.fromkeys(owners, text) | keys
-    return keys
+    return experiment_of_arguments(arguments, "comparing")
 
 
 def finished_run(arguments: argparse.Namespace) -> Path:

@@ -31,7 +31,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
     from vfl.config.shipped import kind_of
-    from vfl.data.tables.describe import describe_with_missing, doubtful_header, proposed_yaml
+    from vfl.data.tables.proposal import describe_as_found, doubtful_header, proposed_yaml
     from vfl.runs.atomic import check_output, is_special, write_output
 
     told = kind_of(arguments.file)
@@ -43,13 +43,18 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if out.is_file() and not is_special(out):
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")
     check_output(out)
+    label: tuple[str, ...] = () if arguments.label is None else (arguments.label,)
     with console.status(f"reading {arguments.file}") as status:
         progress = lambda rows: status.update(f"{rows:,} rows read")  # noqa: E731 - of two readings
-        summaries, missing = describe_with_missing(arguments.file, progress)
-    if line := doubtful_header(arguments.file, summaries, (arguments.label,)):
+        summaries, found = describe_as_found(arguments.file, label, progress)
+    if line := doubtful_header(arguments.file, summaries, label):
         warnings.warn(line, stacklevel=1)
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
+    if asked := next((each.two_words for each in summaries if each.name == arguments.label), []):
+        other, positive = asked
+        what = f"positive class: {positive!r}, which AUC and F1 are of; if {other!r} is meant, edit positive_class"
+        console.print(printable(f"{what} in {out}"))
     table = Table("column", "proposed", "missing", "values", "range", "note", box=SIMPLE_HEAD, pad_edge=False)
     for each in summaries[:MOST_SHOWN]:
         kind, warning = each.proposal()
@@ -59,10 +64,11 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     console.print(table)
     if len(summaries) > MOST_SHOWN:
         console.print(f"and {len(summaries) - MOST_SHOWN:,} columns more, in {out}")
-    write_output(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label, missing))
-    if missing:
-        console.print(printable(f"taken as missing: {', '.join(missing)}"))
-    console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
+    write_output(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label, found))
+    if found.why:
+        console.print(printable(found.why))
+    use = f"edit {out}, and use it as --table OWNER={out}, or name it under data.tables"
+    console.print(f"{summaries[0].rows:,} rows; {use}")
     return DONE
 
 

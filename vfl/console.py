@@ -68,6 +68,15 @@ class OneLineParser(argparse.ArgumentParser):
         where = "where the run's data lie now, if they were moved, such as data.tables.bank.file=bank.csv"
         self.add_argument("places", nargs="*", default=[], metavar="key=value", help=where)
 
+    def add_tables(self) -> None:
+        """Take owners' tables in place of an experiment, with the columns of label and keys."""
+        many = "an owner's table or its YAML of lvfl describe, in place of CONFIG"
+        self.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
+        label = "with --table: column of the first one that is to be predicted (default: as the owners' YAML says)"
+        self.add_argument("--label", metavar="COLUMN", help=label)
+        known = "with --table: column by which rows are known, or an owner's (default: as YAML says, or a likely one)"
+        self.add_argument("--key", action="append", default=[], metavar="[OWNER=]COLUMN", help=known)
+
     def add_party(self) -> None:
         """Add the arguments that name the party and its folder."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")

@@ -17,7 +17,8 @@ import vfl
 from vfl.comparison.compare import compare
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
-from vfl.data.tables.describe import describe_table, proposed_yaml
+from vfl.data.tables.describe import describe_table
+from vfl.data.tables.proposal import proposed_yaml
 from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run

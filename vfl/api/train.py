@@ -4,12 +4,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from vfl.base.errors import ConfigError
 from vfl.base.process_state import standard_state
 from vfl.config import ExperimentConfig
-from vfl.config.files import load_experiment
 from vfl.console import ShowConsole
 from vfl.core.costs.controllers import Lightweighted, chosen_ratios
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
@@ -23,7 +21,7 @@ Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
 
 @standard_state()
 def train(
-    config: str | Path,
+    config: str | Path | Mapping[str, str | Path],
     overrides: Mapping[str, object] | None = None,
     *,
     run_dir: str | Path | None = None,
@@ -34,7 +32,8 @@ def train(
     """Train an experiment in this process, as ``lvfl train`` does, and return the finished run.
 
     Args:
-        config: a YAML file, or the name of a shipped experiment, as "quickstart".
+        config: a YAML file, the name of a shipped experiment, as "quickstart", or the tables by owner, as
+            {"bank": "bank.yaml", "insurer": "insurer.yaml"}, each as ``lvfl describe`` writes it.
         overrides: settings that override the file's, by dotted key.
         run_dir: folder of the run; by default the next free one below ``runs``.
         resume: continue from the last checkpoint in ``run_dir``.
@@ -44,10 +43,9 @@ def train(
     Raises ValueError, one line, for a setting, data or a folder that cannot be used; KeyboardInterrupt after the
     checkpoint of a training that a signal has ended.
     """
-    if not isinstance(cast(object, config), str | Path):
-        what = f"a YAML file, or the name of a shipped experiment; got {type(config).__name__}"
-        raise ConfigError(f"config: expected {what}; settings go into overrides")
-    experiment = load_experiment(Path(config), overrides or {})
+    from vfl.data.tables.fitting import experiment_of_python  # imports the readers of tables
+
+    experiment = experiment_of_python(config, overrides or {})
     for line in experiment.warnings():
         warnings.warn(line, stacklevel=3)
     folder = Path(run_dir) if run_dir else choose_run_dir(experiment.name, Path("runs"), resume=resume)

@@ -10,7 +10,6 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 # pyright: reportMissingTypeStubs=false
 # scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,15 +30,12 @@ from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.data import TABLE_KINDS
-from vfl.config.files import lay_over, load_experiment, parse_overrides, with_own_models
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Regression, Task, task_of
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
-from vfl.data.tables.describe import describe_table
-from vfl.data.tables.fitting import fitting_experiment
-from vfl.data.tables.labels import count_classes
+from vfl.data.tables.fitting import experiment_of_python
 from vfl.data.tables.source import Tables
 from vfl.messages.control import ColumnImportance
 from vfl.runs.run_folder import choose_run_dir, write_summary
@@ -51,8 +47,6 @@ RESAMPLED = 500
 """Number of bootstrap samples of an interval."""
 MOST_CATEGORIES = 255
 """Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
-SHOWN = 8
-"""Columns that an error names."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ class Comparison:
 
 @standard_state()
 def compare(
-    config: str | Path,
+    config: str | Path | Mapping[str, str | Path],
     overrides: Mapping[str, object] | None = None,
     *,
     run_dir: str | Path | None = None,
@@ -106,66 +100,16 @@ def compare(
     """Tell what the other owners' tables add to the label owner alone, as ``lvfl compare`` does.
 
     Args:
-        config: a YAML file, or the name of a shipped experiment, as "quickstart_tables".
+        config: a YAML file, the name of a shipped experiment, as "quickstart_tables", or the tables by owner, as
+            {"bank": "bank.yaml", "insurer": "insurer.yaml"}, each as ``lvfl describe`` writes it.
         overrides: settings that override the file's, by dotted key.
         run_dir: folder of the runs; by default the next free one below ``runs``. Its ``lvfl`` is the joint run.
 
     Raises ValueError, one line, for a setting, data or a folder that cannot be used.
     """
-    experiment = load_experiment(Path(config), overrides or {})
+    experiment = experiment_of_python(config, overrides or {})
     folder = Path(run_dir) if run_dir else choose_run_dir(f"{experiment.name}-compare", Path("runs"), resume=False)
     return compare_models(experiment, folder, Console(quiet=True))
-
-
-def experiment_of(
-    tables: Mapping[str, Path], label: str | None, keys: Mapping[str, str], overrides: Sequence[str]
-) -> ExperimentConfig:
-    """Return an experiment on tables by owner, with settings that need no search; the first has the column ``label``.
-
-    A YAML file of ``lvfl describe`` stands for its table, and names label and key where they are not given. The key of
-    another owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
-    """
-    proposed: dict[str, dict[str, Any]] = {}
-    leader, classes = next(iter(tables)), 0
-    overridden = parse_overrides(overrides)
-    for owner, named in tables.items():
-        own = _settings_of(owner, named)
-        label, file = label or own.get("label"), Path(own["file"])
-        if label is None:
-            raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
-        columns = describe_table(file)
-        names = [each.name for each in columns]
-        likely = (each.name for each in columns if each.name != label and each.looks_like_key())
-        key = keys.get(owner) or own.get("key") or next(likely, None)
-        if not set(key if isinstance(key, list) else [key]) <= set(names):
-            problem = "no column that looks like a key" if key is None else f"no column {key!r}"
-            raise ConfigError(f"--key: {file} has {problem}; write --key {owner}=COLUMN, one of {_list_some(names)}")
-        if owner == leader and label not in names:
-            raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_list_some(names)}")
-        proposed[owner] = own | {"key": key, **({"label": label} if owner == leader else {})}
-        if owner == leader and overridden.get("task") != "regression":
-            classes = next(count_classes(each.values) for each in columns if each.name == label)
-    assert label is not None
-    values = {
-        "name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables",
-        "data": {"dataset": {"kind": "tables"}, "tables": proposed},
-    }
-    return with_own_models(fitting_experiment(values, overridden, classes))
-
-
-def _settings_of(owner: str, file: Path) -> dict[str, Any]:
-    """Return an owner's settings by its table, or by a YAML file of them."""
-    if file.suffix not in (".yaml", ".yml"):
-        return {"file": str(file)}
-    own = lay_over({"data": {"tables": {owner: str(file)}}}, {})["data"]["tables"][owner]
-    if not isinstance(own.get("file"), str):
-        raise ConfigError(f"--table: {file}: names no file; write its table as file: FILE")
-    return own
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:

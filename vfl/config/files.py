@@ -15,7 +15,7 @@ from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import TABLES, find_config, kind_of
-from vfl.config.tables import without_features
+from vfl.config.tables import OTHERS, without_features
 
 S = TypeVar("S", bound=Section)
 
@@ -51,6 +51,8 @@ OTHER_WORDS = {
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
 """Alternatives of a union, as pydantic names them in an error's location: literal['auto']."""
+COLUMN = re.compile(r"data\.tables\.([^.]+)\.features\.(.+)")
+"""The setting of one column's kind."""
 IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+")
 """An address that YAML would take for the beginning of a list."""
 
@@ -123,11 +125,25 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
 
 def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
     """Return a copy of nested settings with the values of some dotted keys replaced, unchecked."""
-    changed = deepcopy(dict(values))
+    changed = _with_owners_files(Path(), deepcopy(dict(values)))
     for key, value in settings.items():
+        if column := COLUMN.fullmatch(key):
+            _set_column(changed, column[1], column[2], value)
+            continue
         _set(ExperimentConfig, changed, key.split("."), value)
-    # Once more: a setting may itself name an owner's file, relative to where the command was called.
-    return _with_owners_files(Path(), changed)
+        # Once more: a setting may itself name an owner's file, relative to where the command was called.
+        changed = _with_owners_files(Path(), changed)
+    return changed
+
+
+def _set_column(values: dict[str, Any], owner: str, column: str, kind: object) -> None:
+    """Change the kind of one column, whose name may have dots; if no columns are named, the others are proposed."""
+    keys = ["data", "tables", owner, "features"]
+    given: Any = values
+    for key in keys:
+        given = cast(dict[str, Any], given).get(key) if isinstance(given, dict) else None
+    named = cast(dict[str, object], given) if isinstance(given, dict) else {OTHERS: "propose"}
+    _set(ExperimentConfig, values, keys, {**named, column: kind})
 
 
 def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
@@ -236,17 +252,24 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
     if not isinstance(tables, dict):
         return values
-    read: dict[str, Any] = {}
+    read, positive = dict[str, Any](), {}
     for owner, table in cast(dict[str, Any], tables).items():
         read[owner] = table
         if isinstance(table, str):
             try:
-                own, beside = read_yaml(folder / table), (folder / table).parent
+                own = read_owners_file(folder / table)
             except ConfigError as error:
                 raise ConfigError(f"data.tables.{owner}: {error}") from None
-            paths = {key: str(beside / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
-            read[owner] = own | paths
-    return values | {"data": cast(dict[str, Any], data) | {"tables": read}}
+            if "positive_class" in own:  # told by who knows the labels; it counts for the whole experiment
+                positive = {"positive_class": own.pop("positive_class")}
+            read[owner] = own
+    return values | {"data": positive | cast(dict[str, Any], data) | {"tables": read}}
+
+
+def read_owners_file(path: Path) -> dict[str, Any]:
+    """Return the settings in an owner's YAML file; the paths in it are relative to it. Raises ConfigError, one line."""
+    own = read_yaml(path)
+    return own | {key: str(path.parent / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
 
 
 def models_beside(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

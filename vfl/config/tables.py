@@ -21,6 +21,9 @@ def _as_columns(value: object) -> object:
 
 
 ColumnKind = Literal["number", "category", "ignore"]
+FeatureKind = Literal["number", "category", "ignore", "propose"]
+OTHERS = "*"
+"""Stands under ``features`` for all columns that are not named there."""
 
 
 def _as_texts(value: object) -> object:
@@ -47,15 +50,19 @@ class TableConfig(Section):
     weight: str | None = None
     """Label owner only: column with the weight of each sample in loss, metrics and statistics; 0 leaves the row out. It
     never leaves the owner; needs ``training.labels: server``."""
-    features: dict[str, ColumnKind] | None = None
-    """number, category or ignore by column, in the model's order; other columns are ignored. null proposes them from
-    the file. {} at the label owner: it has only labels, is no party and sends nothing; so is a file with only keys,
-    label and weight."""
+    features: dict[str, FeatureKind] | None = None
+    """number, category or ignore by column, in the model's order; other columns are ignored, unless "*": propose
+    stands for them. null proposes all from the file; features.COLUMN=ignore on a command line then changes this one.
+    {} at the label owner: it has only labels, is no party and sends nothing; so is a file with only keys, label and
+    weight."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
     not_missing: dict[str, Words] = Field(default={})
     """Words, by column, that stand for themselves there although they count as missing elsewhere: {continent: [NA]}."""
+    thousands: Literal[",", "'"] | None = None
+    """Mark between the thousands of a number: with "," 1,093.39 is read as 1093.39. null: proposed with the features,
+    where no cell can mean another number."""
     keys: dict[str, KeyColumns] = Field(default={})
     """Label owner only: columns by which another owner knows the sample, if they are not ``key``; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"
@@ -66,9 +73,19 @@ class TableConfig(Section):
     """The owner's rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
 
     @property
+    def proposes(self) -> bool:
+        """Return whether kinds of columns are proposed from the file."""
+        return self.features is None or "propose" in self.features.values()
+
+    @property
+    def named_kinds(self) -> dict[str, ColumnKind]:
+        """Return the kinds that are written out, by column."""
+        return {name: kind for name, kind in (self.features or {}).items() if kind != "propose"}
+
+    @property
     def of_labels_only(self) -> bool:
         """Return whether its features are written out, and there are none."""
-        return self.features is not None and not set(self.features.values()) - {"ignore"}
+        return not self.proposes and not set(self.named_kinds.values()) - {"ignore"}
 
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from vfl.base.errors import ConfigError, PeerLost, nearest_name
 from vfl.config.data import TABLE_KINDS
 from vfl.config.serving import WhenAbsent
 from vfl.data.tables.frames import write_frame
-from vfl.predict.predict import Prediction, check_word, in_file_order, predict_in_process
+from vfl.predict.predict import Prediction, check_word, in_file_order, predict_in_process, table_named
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 
@@ -62,7 +62,7 @@ def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Pa
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")
         if isinstance(table, str | Path):
-            tables[owner] = Path(table)
+            tables[owner] = table_named(run.config, owner, Path(table))
         else:
             tables[owner] = folder / owner
             write_frame(tables[owner], f"samples: {owner}", table)

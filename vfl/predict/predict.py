@@ -18,8 +18,9 @@ from torch import Tensor
 from vfl.base.errors import PeerLost, nearest_name
 from vfl.base.metrics import format_metric, title
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.files import read_owners_file, read_section
 from vfl.config.serving import WhenAbsent
-from vfl.config.tables import label_owner
+from vfl.config.tables import TableConfig, label_owner
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
@@ -302,8 +303,27 @@ def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict
             raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
         if owner not in names:
             raise ConfigError(f"--table: unknown party {owner!r}{nearest_name(owner, names)}")
-        tables[owner] = Path(path)
+        tables[owner] = table_named(run.config, owner, Path(path))
     return tables
+
+
+def table_named(config: ExperimentConfig, owner: str, path: Path) -> Path:
+    """Return an owner's table of new rows: the file, or that of a YAML file of ``lvfl describe``.
+
+    Raises ConfigError for YAML that names no file, or another key than the run's.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        return path
+    settings = read_owners_file(path)
+    settings.pop("positive_class", None)
+    own = read_section(TableConfig, settings)
+    trained = config.data.tables[owner].key
+    if own.file is None:
+        raise ConfigError(f"--table: {path}: names no file; write its table as file: FILE")
+    if trained is not None and own.key not in (None, trained):
+        there, here = ", ".join(trained), ", ".join(own.key or ())
+        raise ConfigError(f"--table: {path}: its key is {here}, and the run's {owner} goes by {there}")
+    return own.file
 
 
 def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:

@@ -45,10 +45,12 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
     return runs / f"{name}-{len(used) + 1}"
 
 
-def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, resume: bool) -> Path:
+def find_run_dir(config: ExperimentConfig, source: Path | None, given: Path | None, *, resume: bool) -> Path:
     """Return the folder of a run: the given one, ``source`` itself if it is a folder, or one below ``runs``."""
-    if given is not None or source.is_dir():
-        return given or source
+    if given is not None:
+        return given
+    if source is not None and source.is_dir():
+        return source
     return choose_run_dir(config.name, Path("runs"), resume=resume)
 
 

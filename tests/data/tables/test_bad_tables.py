@@ -15,13 +15,8 @@ from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Categories, Numbers, read_table
-from vfl.data.tables.describe import (
-    describe_table,
-    describe_with_missing,
-    doubtful_header,
-    propose_features,
-    proposed_yaml,
-)
+from vfl.data.tables.describe import describe_table
+from vfl.data.tables.proposal import describe_as_found, doubtful_header, propose_features, proposed_yaml
 
 HEAD = b"k,a,b\n"
 KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
@@ -328,7 +323,10 @@ def test_numbers_with_a_comma_are_no_categories_in_silence(tmp_path, cell):
     path = tmp_path / "t.csv"
     path.write_text("k;a\n" + "".join(f"{row};{cell.format(row % 3 + 1, row % 10)}\n" for row in range(60)))
     (summary,) = describe_table(path, ["a"])
-    assert summary.proposal() == ("ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5")
+    kind, why = summary.proposal()
+    assert kind == "ignore"
+    assert "with a comma" in why
+    assert " in row 2" in why
 
 
 def test_a_number_beyond_all_is_counted_as_no_finite_one(tmp_path):
@@ -359,16 +357,16 @@ def test_words_and_codes_for_a_missing_value_are_proposed(tmp_path: Path):
     rows = [f"{'unknown' if row % 3 == 0 else row % 7},{'-' if row % 9 == 0 else row / 8},{['missing', 'b'][row % 2]}"
             f",{-999 if row % 5 == 0 else row % 11}" for row in range(60)]  # fmt: skip
     path.write_text("age,size,kind,visits\n" + "\n".join(rows))
-    summaries, missing = describe_with_missing(path)
-    assert missing == ["-", "unknown"]
-    text = proposed_yaml(path, summaries, tmp_path, missing=missing)
+    summaries, found = describe_as_found(path)
+    assert found.missing == ("-", "unknown")
+    text = proposed_yaml(path, summaries, tmp_path, found=found)
     proposed = yaml.safe_load(text)
     assert proposed["missing"] == ["-", "unknown"]
     assert "every column; -999 as well?" in text
     assert proposed["features"]["age"] == proposed["features"]["size"] == "number"
     assert next(each for each in summaries if each.name == "age").missing == 20
     path.write_text("kind,visits\n" + "\n".join(f"{'unknown' if row % 2 else 'b'},{row - 5}" for row in range(60)))
-    assert describe_with_missing(path)[1] == []
+    assert describe_as_found(path)[1].missing == ()
     assert "missing" not in yaml.safe_load(proposed_yaml(path, describe_table(path), tmp_path))
 
 
@@ -376,7 +374,7 @@ def test_words_among_numbers_are_proposed_beside_cells_that_are_errors(tmp_path:
     path = tmp_path / "t.csv"
     cells = ["unknown", "12k", *range(98)]
     path.write_text("id,km\n" + "\n".join(f"{row:04},{cell}" for row, cell in enumerate(cells)))
-    assert describe_with_missing(path)[1] == ["unknown"]
+    assert describe_as_found(path)[1].missing == ("unknown",)
 
 
 def test_codes_that_differ_in_every_row_look_like_a_key(tmp_path: Path):

@@ -15,7 +15,8 @@ from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Numbers, read_table
-from vfl.data.tables.describe import describe_table, propose_features
+from vfl.data.tables.describe import describe_table
+from vfl.data.tables.proposal import propose_features
 
 KINDS: dict[str, ColumnKind] = {"a": "number"}
 PLAIN = b"k,a,b\n1,2,x\n2,3,y\n"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from vfl.comparison.compare import experiment_of
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
-from vfl.data.tables.describe import describe_with_missing, proposed_yaml
+from vfl.data.tables.fitting import experiment_of
+from vfl.data.tables.proposal import describe_as_found, proposed_yaml
 from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
@@ -37,13 +37,13 @@ def config_of(path: Path, **settings: Any):
 
 def test_the_reader_proposes_what_describe_proposes_and_says_so_in_one_line(tmp_path: Path):
     path = write_bank(tmp_path, ROWS)
-    summaries, words = describe_with_missing(path)
+    summaries, found = describe_as_found(path, ["late"])
     source = open_source(config_of(path))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         split = source.split()
     told = [str(each.message) for each in caught if "'unknown'" in str(each.message)]
-    assert words == ["unknown"]
+    assert found.missing == ("unknown",)
     assert len(told) == 1
     assert "'income'" in told[0]
     assert split.labels.classes == ("no", "unknown")  # a word among numbers is still a class
@@ -71,7 +71,7 @@ def test_a_run_reads_new_rows_with_the_words_that_it_found(tmp_path: Path):
 def test_a_column_that_is_left_out_names_the_cells_that_spoil_it(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("k,income\n" + "\n".join(f"k{row},{'about 5' if row % 9 == 3 else row * 1.5}" for row in range(60)))
-    (_, income), _ = describe_with_missing(path)
+    (_, income), _ = describe_as_found(path)
     assert income.proposal()[0] == "ignore"
     assert "'about 5' in row 5" in income.proposal()[1]
 
@@ -80,8 +80,8 @@ def test_compare_takes_what_describe_wrote_with_its_label_and_key(tmp_path: Path
     bank = write_bank(tmp_path, ROWS)
     shop = tmp_path / "shop.csv"
     shop.write_text("k,spent\n" + "\n".join(f"k{row},{row * 5 % 17}" for row in range(ROWS)))
-    summaries, words = describe_with_missing(bank)
-    (tmp_path / "bank.yaml").write_text(proposed_yaml(bank, summaries, tmp_path, "late", words))
+    summaries, marks = describe_as_found(bank, ["late"])
+    (tmp_path / "bank.yaml").write_text(proposed_yaml(bank, summaries, tmp_path, "late", marks))
     found = experiment_of({"bank": tmp_path / "bank.yaml", "shop": shop}, None, {}, []).data.tables
     assert (found["bank"].key, found["bank"].label, found["bank"].missing) == (("k",), "late", ("unknown",))
     assert found["bank"].features == {each.name: each.proposal()[0] for each in summaries if each.name != "late"}

@@ -3,6 +3,7 @@
 Shapes: N rows in the file's order.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ WRITTEN = (
     r"|^[+-]?[$€£¥] ?[+-]?\d[\d.,'’ ]*$|^[+-]?\d[\d.,'’ ]*[$€£¥%]$"
 )
 """Numbers as people write them: 1.234,5 or 17'396.99 or $12.50."""
+GROUPED = r"^[+-]?\d{1,3}(%s\d{3})+(\.\d+)?$"
+"""A number with a mark between its thousands."""
 CONTROL = r"[\x00-\x1f]"
 TIME = r"^(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.0+|(\.\d*[1-9])0+)(Z?)$"
 """A time whose fraction of a second ends with zeros: the unit in which a file holds it, and no part of a key."""
@@ -95,11 +98,12 @@ def read_table(
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),
     kept: Kept = MappingProxyType({}),
+    thousands: str | None = None,
 ) -> Table:
     """Read the columns that are not ignored, and the keys. ``progress`` is called with the rows read so far.
 
-    ``missing`` and ``kept`` as in ``open_blocks``. Memory: 8 bytes per number, 4 per category and the text of the
-    keys, for each row. Raises TableError.
+    ``missing`` and ``kept`` as in ``open_blocks``, ``thousands`` as in ``ungrouped``. Memory: 8 bytes per number, 4
+    per category and the text of the keys, for each row. Raises TableError.
     """
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
@@ -114,8 +118,10 @@ def read_table(
         for block in blocks:
             for name, kind in used.items():
                 where = f"{path}: column {name!r}"
-                own = _numbers(where, block, name) if kind == "number" else _codes(where, block, name, places[name])
-                parts[name].append(own)
+                if kind == "number":
+                    parts[name].append(_numbers(where, block, name, thousands))
+                else:
+                    parts[name].append(_codes(where, block, name, places[name]))
             for key in keys:
                 texts[key].append(key_text(path, block, key))
             rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
@@ -131,13 +137,21 @@ def read_table(
     return Table(path, columns, joined, np.concatenate(rows))
 
 
-def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
+def ungrouped(cells: Column, thousands: str | None) -> Column:
+    """Return texts in which numbers have no ``thousands``, the mark between their thousands."""
+    if thousands is None or not pa.types.is_string(cells.type):
+        return cells
+    grouped = pc.match_substring_regex(cells, GROUPED % thousands)
+    return pc.if_else(grouped, pc.replace_substring(cells, thousands, ""), cells)
+
+
+def _numbers(where: str, block: Block, name: str, thousands: str | None) -> npt.NDArray[np.float64]:
     """Return a block's numbers. Raises TableError for text that is not a number, and for infinity."""
-    cells = block.columns[name]
+    cells = ungrouped(block.columns[name], thousands)
     try:
         values = pc.cast(cells, pa.float64(), safe=False)  # the nearest float for a whole number of many digits
     except ArrowInvalid:
-        raise _no_number(where, block, name) from None
+        raise _no_number(where, block, name, cells) from None
     numbers = values.to_numpy(zero_copy_only=False)  # NaN where missing
     too_large = np.abs(numbers) > LARGEST
     if too_large.any():
@@ -147,13 +161,15 @@ def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
     return numbers
 
 
-def _no_number(where: str, block: Block, name: str) -> TableError:
-    index, cell = next(each for each in enumerate(block.columns[name].to_pylist()) if not _casts(each[1]))
+def _no_number(where: str, block: Block, name: str, cells: Column) -> TableError:
+    index, cell = next(each for each in enumerate(cells.to_pylist()) if not _casts(each[1]))
     where = f"{where}, row {block.row(index)}"
     if cell == name:
         return TableError(f"{where}: repeats the header; remove the row")
     if re.match(WRITTEN, cell):  # not to be taken as missing: such cells are a column's largest values
-        return TableError(f"{where}: {cell[:40]!r} is no number; write digits and a decimal point alone: 1234.5")
+        mark = next((each for each in ",'" if re.match(GROUPED % each, cell)), None)
+        out = "" if mark is None else f", or set {OWNER}.thousands={json.dumps(mark)}"
+        return TableError(f"{where}: {cell[:40]!r} is no number; write digits and a decimal point alone: 1234.5{out}")
     return TableError(
         f"{where}: {cell[:40]!r} is no number; name it under {OWNER}.missing, or make the column a category or ignore"
     )

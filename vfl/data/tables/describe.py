@@ -3,11 +3,9 @@
 Memory does not grow with the rows: at most `MOST_VALUES` different values of a column are kept.
 """
 
-import json
 import math
-import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +15,9 @@ import numpy as np
 from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
-from vfl.data.tables.canonical import spell
-from vfl.data.tables.cells import Block, Kept, TableError, is_number, open_blocks
-from vfl.data.tables.columns import WRITTEN, as_text
+from vfl.data.tables.canonical import BOOLEANS, spell
+from vfl.data.tables.cells import OWNER, Block, Kept, open_blocks
+from vfl.data.tables.columns import GROUPED, WRITTEN, as_text, ungrouped
 
 MOST_VALUES = 10_000
 """Most different values that are counted; a text column with more is no use as a category."""
@@ -48,8 +46,9 @@ WORDS = (
 CODES = ("-9", "-99", "-999", "-9999", "-99999")
 """Numbers that may stand for a missing value where no other number of the column is negative."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
-LABELS_ALONE = "   # none: an owner with only labels has no model and sends nothing"
+WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$|" + GROUPED % ","
+THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+\.\d+$|^[+-]?\d{1,3}(,\d{3}){2,}$"
+"""A number whose commas are between thousands: 1,093.39 or 1,093,390. The comma of 1,093 may be a decimal one."""
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
 CODE = re.compile(r"0\d+")
 KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)
@@ -68,13 +67,19 @@ class ColumnSummary:
     """Count of numbers with a mark of thousands, a decimal comma, a currency or a percent sign."""
     commas: int = 0
     """Count of numbers with a decimal comma, or a comma between thousands."""
+    grouped: int = 0
+    """Count of those that may have a comma between thousands."""
+    thousands: str = ""
+    """The first number whose comma is certainly one between thousands."""
     low: float = math.inf
     high: float = -math.inf
     whole: bool = True
     values: set[str] = field(default_factory=set[str])
     """Different values, at most `MOST_VALUES` + 1."""
     texts: set[str] = field(default_factory=set[str])
-    """Different values that are no numbers, at most `SHOWN` + 1."""
+    """Different values that are no numbers even with marks between thousands, at most `SHOWN` + 1."""
+    words: int = 0
+    """Count of cells with one of `WORDS`."""
     first_text: str = ""
     """The first value that is not a number, with its row."""
     foreign: str = ""
@@ -96,11 +101,18 @@ class ColumnSummary:
             self.whole = self.whole and bool((finite == np.round(finite)).all())
 
     def _note_text(self, block: Block, cells: Column, others: Column) -> None:
+        texts = cells.filter(others)
+        self.dates += _matching(texts, DATE)
+        self.written += _matching(texts, WRITTEN)
+        self.commas += _matching(texts, WITH_COMMA)
+        self.words += pc.sum(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(WORDS, pa.string()))).as_py()
+        if self.commas:
+            grouped = pc.match_substring_regex(texts, GROUPED % ",")
+            self.grouped += grouped.true_count
+            self.thousands = self.thousands or _first_matching(texts, THOUSANDS)
+            texts = texts.filter(pc.invert(grouped))
         if len(self.texts) <= SHOWN:
-            self.texts.update(pc.unique(cells.filter(others)).to_pylist()[: SHOWN + 1])
-        self.dates += _matching(cells, DATE)
-        self.written += _matching(cells.filter(others), WRITTEN)
-        self.commas += _matching(cells, WITH_COMMA)
+            self.texts.update(pc.unique(texts).to_pylist()[: SHOWN + 1])
         if not self.first_text:
             index = others.index(True).as_py()
             self.first_text = f"{cells[index].as_py()[:40]!r} in row {block.row(index)}"
@@ -120,7 +132,9 @@ class ColumnSummary:
     def missing_words(self) -> set[str]:
         """Return the words for a missing value, if nearly all cells, or all but those, are numbers."""
         words = {text for text in self.texts if text.lower() in WORDS}
-        return words if self.mostly_numbers or (self.numbers and words == self.texts) else set()
+        amounts = self.numbers + (self.grouped if self.groups_thousands else 0)
+        mostly = amounts >= MOSTLY * (self.rows - self.missing)
+        return words if amounts and (mostly or words == self.texts) else set()
 
     def missing_codes(self) -> list[str]:
         """Return a negative number that may stand for a missing value: the only one among positive ones."""
@@ -128,6 +142,25 @@ class ColumnSummary:
             return []
         negative = [value for value in self.values if value.startswith("-") and value not in self.texts]
         return negative if len(negative) == 1 and negative[0] in CODES else []
+
+    @property
+    def groups_thousands(self) -> bool:
+        """Return whether it is a column of numbers if commas are taken for marks between thousands, as they must be."""
+        present = self.rows - self.missing - self.words
+        return bool(self.thousands) and self.grouped == self.commas and self.grouped + self.numbers >= MOSTLY * present
+
+    @property
+    def two_words(self) -> list[str]:
+        """Return its values if they are two words, in their order: as classes, any of them may be the positive one."""
+        words = sorted(self.values)
+        return [] if len(words) != 2 or self.numbers or set(words) <= set(BOOLEANS.values()) else words
+
+    @property
+    def _spoilt(self) -> str:
+        """The cells that are no numbers: the first one with its row, and some others."""
+        others = [repr(each[:40]) for each in sorted(self.texts) if not self.first_text.startswith(repr(each[:40]))]
+        more = f"; also {', '.join(others[: SHOWN - 1])}" if others else ""
+        return f" (first {self.first_text}{more})" if self.first_text else ""
 
     @property
     def _code(self) -> str:
@@ -157,9 +190,10 @@ class ColumnSummary:
         if self.dates >= MOSTLY * present:
             return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
         if not self.mostly_numbers and self.commas and self.commas + self.numbers >= MOSTLY * present:
-            return "ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5"
+            out = f', or set {OWNER}.thousands="," if it is between thousands' if self.grouped == self.commas else ""
+            return "ignore", f"holds numbers with a comma{self._spoilt}: write 1234.5 for 1.234,5{out}"
         if self._marked:
-            return "ignore", f"holds numbers with marks (first {self.first_text}): write 1234.5 without them"
+            return "ignore", f"holds numbers with marks{self._spoilt}: write 1234.5 without them"
         if self.looks_like_key():
             return "ignore", "looks like a key"
         coded = f"has codes such as {self._code}, which are no amounts" if self.mostly_numbers and self._code else ""
@@ -167,12 +201,11 @@ class ColumnSummary:
             many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
             too_many = f"{coded} and" if coded else "has"
             spoilt = self.numbers >= present // 2 and not coded and self.first_text
-            cells = f"; {present - self.numbers} cells are no numbers (first {self.first_text})" if spoilt else ""
+            cells = f"; {present - self.numbers} cells are no numbers{self._spoilt}" if spoilt else ""
             told = f"{too_many} too many different values for a category{cells}"
             return ("ignore", told) if many else ("category", coded)
         wrong = present - self.numbers
-        first = f" (first {self.first_text})" if self.first_text else ""
-        return "number", f"has {wrong} cells that are no finite number{first}" if wrong else ""
+        return "number", f"has {wrong} cells that are no finite number{self._spoilt}" if wrong else ""
 
     def looks_like_key(self) -> bool:
         """Return whether nearly every row has its own value, and it is a row number, text, or named like a key."""
@@ -193,15 +226,16 @@ def describe_table(
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),
     kept: Kept = MappingProxyType({}),
+    thousands: str | None = None,
 ) -> list[ColumnSummary]:
     """Read a table once (``columns``: only these) and return its columns' summaries in their order.
 
-    ``progress`` is called with the rows read so far; ``missing`` and ``kept`` as in ``open_blocks``. Raises TableError.
+    ``progress`` is called with the rows read so far; the others as in ``read_table``. Raises TableError.
     """
     summaries: dict[str, ColumnSummary] = {}
     with open_blocks(path, columns, missing, kept=kept) as blocks:
         for block in blocks:
-            amounts, others = _amounts([*block.columns.values()])
+            amounts, others = _amounts([ungrouped(cells, thousands) for cells in block.columns.values()])
             for (name, cells), own, texts in zip(block.columns.items(), amounts, others, strict=True):
                 if name not in summaries:
                     summaries[name] = ColumnSummary(name)
@@ -209,118 +243,6 @@ def describe_table(
                 summaries[name].foreign = block.others.get(name, "")
             progress(block.start)
     return list(summaries.values())
-
-
-def describe_with_missing(
-    path: Path, progress: Callable[[int], None] = lambda rows: None
-) -> tuple[list[ColumnSummary], list[str]]:
-    """Return the summaries of a table with its own words for a missing value, and these words. Raises TableError.
-
-    A table that has such words is read twice.
-    """
-    summaries = describe_table(path, None, progress)
-    words = sorted(set[str]().union(*(each.missing_words() for each in summaries)))
-    return (describe_table(path, None, progress, words) if words else summaries), words
-
-
-def doubtful_header(path: Path, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
-    """Return a line about names that look like a row of values, as a file has without a header; "" if none does.
-
-    Such are a fraction that names a column of numbers, and a text that is one of its column's own. Whole numbers may
-    be names: places and years. Columns ``named`` by the user have these names.
-    """
-    for each in (each for each in summaries if each.name not in named):
-        fraction = is_number(each.name) and not each.name.isdigit()
-        if fraction if each.mostly_numbers else each.name in each.values:
-            return f"{path}: {each.name!r}, a name in its header, looks like a value; does the file have a header?"
-    return ""
-
-
-def propose_missing(
-    path: Path, left_out: Sequence[str], kept: Kept = MappingProxyType({})
-) -> tuple[list[str], str, list[ColumnSummary] | None]:
-    """Return a table's own words for a missing value and a line about them, or else the summaries of its columns.
-
-    Columns ``left_out`` are not looked at for words. Raises TableError.
-    """
-    summaries = describe_table(path, kept=kept)
-    words = {each.name: each.missing_words() for each in summaries if each.name not in left_out}
-    found = sorted(set[str]().union(*words.values()))
-    if not found:
-        return [], "", summaries
-    named = ", ".join(repr(name) for name, own in words.items() if own)
-    return found, f"{path}: taken as missing: {', '.join(map(repr, found))} (among numbers of {named})", None
-
-
-def propose_features(
-    path: Path,
-    left_out: Sequence[str],
-    missing: Sequence[str] = (),
-    kept: Kept = MappingProxyType({}),
-    summaries: Sequence[ColumnSummary] | None = None,
-) -> tuple[dict[str, ColumnKind], list[str]]:
-    """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError."""
-    summaries = summaries or describe_table(path, missing=missing, kept=kept)
-    proposals = {each.name: each.proposal() for each in summaries if each.name not in left_out}
-    kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
-    lines = [
-        f"{path}: column {name!r} {warning}; it is {_taken(kind)}"
-        for name, (kind, warning) in proposals.items()
-        if warning
-    ]
-    lines += [line] if (line := doubtful_header(path, summaries, left_out)) else []
-    if all(kind == "ignore" for kind in kinds.values()):
-        why = "; ".join(f"{name!r} {warning}" for name, (_, warning) in [*proposals.items()][:SHOWN])
-        fix = "name some in features ({} at an owner of labels alone)"
-        raise TableError(f"{path}: no column looks like a feature ({why or 'there is none'}); {fix}")
-    return kinds, lines
-
-
-def proposed_yaml(
-    path: Path,
-    summaries: Sequence[ColumnSummary],
-    folder: Path,
-    label: str | None = None,
-    missing: Sequence[str] = (),
-) -> str:
-    """Return an owner's ``data.tables.OWNER`` as YAML to edit, for a file in ``folder``. JSON's strings are YAML's.
-
-    ``missing`` are the table's words for a missing value, with which it was summarised.
-    """
-    features = [each for each in summaries if each.name != label]
-    keys = [each.name for each in features if each.looks_like_key()]
-    if label is not None and len(features) == 1:  # of a few rows: beside a label only a key makes a table
-        keys, features = [features[0].name], []
-    labels_alone = label is not None and all(each.proposal()[0] == "ignore" for each in features)
-    lines = [
-        f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
-        f"file: {_quoted(os.path.relpath(path, folder))}",
-        f"key: {_quoted(keys[0])}" if keys else "key:   # COLUMN or [COLUMNS] by which a row is known",
-        f"label: {_quoted(label)}" if label else "# label: COLUMN   # at the owner of the labels; no feature",
-        *_missing_lines(summaries, missing),
-        f"features:{'' if features else ' {}'}{LABELS_ALONE if labels_alone else ''}",
-    ]
-    for each in features:
-        kind, warning = each.proposal()
-        seen = f"{each.missing / each.rows:.1%} missing, {each.distinct} values: {each.range}"
-        note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
-        lines.append(f"  {_quoted(each.name)}: {kind}   # {note}")
-    return "\n".join(lines) + "\n"
-
-
-def _missing_lines(summaries: Sequence[ColumnSummary], missing: Sequence[str]) -> list[str]:
-    codes = {each.name: each.missing_codes() for each in summaries}
-    found = sorted({code for own in codes.values() for code in own})
-    asked = f"; {', '.join(found)} as well?" if found and missing else ""
-    if missing:
-        words = ", ".join(map(_quoted, missing))
-        return [f"missing: [{words}]   # found among numbers; taken as missing in every column{asked}"]
-    where = ", ".join(_quoted(name) for name, own in codes.items() if own)
-    return [f"# missing: [{', '.join(found)}]   # stands for no value in {where}?"] if found else []
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _amounts(columns: Sequence[Column]) -> tuple[list[np.ndarray], list[Column]]:
@@ -363,5 +285,6 @@ def _matching(cells: Column, pattern: str) -> int:
     return pc.sum(pc.fill_null(pc.match_substring_regex(cells, pattern), False)).as_py()
 
 
-def _taken(kind: ColumnKind) -> str:
-    return "left out" if kind == "ignore" else f"a {kind}"
+def _first_matching(cells: Column, pattern: str) -> str:
+    found = cells.filter(pc.fill_null(pc.match_substring_regex(cells, pattern), False))
+    return found[0].as_py() if len(found) else ""

@@ -27,14 +27,14 @@ from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.canonical import as_written, spell
-from vfl.data.tables.cells import Kept, TableError, column_names, of_owner
+from vfl.data.tables.cells import OWNER, Kept, TableError, column_names, of_owner
 from vfl.data.tables.columns import Table, read_table
-from vfl.data.tables.describe import propose_features, propose_missing
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, read_weights, refuse_copies
 from vfl.data.tables.matching_input import of_rows, rows_match
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
+from vfl.data.tables.proposal import FoundMarks, propose_kinds, with_kept
 from vfl.data.tables.rows import check_columns, no_features, raw_samples, unless_all
 from vfl.runs.checkpoint import State
 
@@ -54,8 +54,8 @@ class Tables(Source):
         self._kept = set[str]()
         """Owners whose columns are those of an earlier run, which has judged them."""
         self._spelling = spell
-        self._missing: dict[str, Sequence[str]] = {}
-        """Words for a missing value that were found in an owner's table, by owner."""
+        self._found: dict[str, FoundMarks] = {}
+        """Words and marks that were found in an owner's table, by owner."""
         self._parties = table_owners(data.tables)
 
     @property
@@ -148,18 +148,19 @@ class Tables(Source):
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
         config = self.data.tables[party]
-        if self.data.file is not None and None in (config.features, config.file, config.key):
+        if self.data.file is not None and (config.proposes or None in (config.file, config.key)):
             return {}
         spelling = {"spelling": "one"} if self._spelling is spell else {}
-        kinds, missing = self.features(party), list(self._missing.get(party, ()))
-        return {"columns": [*kinds], "kinds": [*kinds.values()], "missing": missing, **spelling}
+        kinds, found = self.features(party), self._found.get(party, FoundMarks())
+        marks = {"missing": list(found.missing), **({"thousands": found.thousands} if found.thousands else {})}
+        return {"columns": [*kinds], "kinds": [*kinds.values()], **marks, **spelling}
 
     def load_names(self, party: str, names: State) -> None:
         """Restore the kinds of the owner's columns, and the spelling that the run knows categories by."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
             self._spelling = spell if "spelling" in names else as_written
-            self._missing[party] = names.get("missing", ())
+            self._found[party] = FoundMarks(tuple(names.get("missing", ())), names.get("thousands"))
             self._kept.add(party)
 
     def keep_names(self, party: str, names: State) -> None:
@@ -169,9 +170,9 @@ class Tables(Source):
             return
         config, path = table_of(self.data.tables, party)
         kept, beside = self._kinds[party], self._beside(config)
-        own = config.features
-        if own is None:  # nothing is proposed anew, and no column left out in silence
-            own = {name: kept.get(name, "new") for name in column_names(path) if name not in beside}
+        own: dict[str, str] = {**config.named_kinds}
+        if config.proposes:  # nothing is proposed anew, and no column left out in silence
+            own = {name: kept.get(name, "new") for name in column_names(path) if name not in beside} | own
         for name in {**kept, **own}:
             here, then = own.get(name, "ignore"), kept.get(name, "ignore")
             if here != then:
@@ -294,14 +295,12 @@ class Tables(Source):
         Raises TableError if the label is among them.
         """
         config, path = table_of(self.data.tables, owner)
-        kinds = config.features
-        if kinds is None:
-            beside, told, known = self._beside(config), "", None
-            if not config.missing:
-                self._missing[owner], told, known = propose_missing(path, beside, config.not_missing)
-            kinds, lines = propose_features(path, beside, *self._words(owner), known)
-            for line in filter(None, [told, *lines]):
-                warnings.warn(line, stacklevel=2)
+        kinds = config.named_kinds
+        if config.proposes:
+            with of_owner(owner):
+                kinds, self._found[owner], lines = propose_kinds(path, config, self._beside(config))
+            for line in lines:
+                warnings.warn(line.replace(OWNER, f"data.tables.{owner}"), stacklevel=2)
         for name in key_of(config):
             if kinds.get(name, "ignore") != "ignore":
                 warnings.warn(f"{path}: column {name!r} is the key and a feature; does it say anything?", stacklevel=2)
@@ -366,17 +365,18 @@ class Tables(Source):
                 kinds,
                 keys,
                 lambda rows: status.update(f"{read}{rows:,} rows"),
-                *self._words(owner),
+                *self._reading(owner),
             )
         return table.counted(weight)
 
-    def _words(self, owner: str) -> tuple[Sequence[str], Kept]:
-        """Return the words for a missing value, by column those that are none: found ones may be a class."""
-        config, found = self.data.tables[owner], self._missing.get(owner, ())
-        if config.missing or not found:
-            return config.missing, config.not_missing
-        beside = {name: (*config.not_missing.get(name, ()), *found) for name in self._beside(config)}
-        return found, {**config.not_missing, **beside}
+    def _reading(self, owner: str) -> tuple[Sequence[str], Kept, str | None]:
+        """Return the words for a missing value, by column those that are none, and the mark between thousands.
+
+        What was found among numbers may be a class or a key: there it stands for itself.
+        """
+        config, found = self.data.tables[owner], self._found.get(owner, FoundMarks())
+        kept = config.not_missing if config.missing else with_kept(config.not_missing, self._beside(config), found)
+        return config.missing or found.missing, kept, config.thousands or found.thousands
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
