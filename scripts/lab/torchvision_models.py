@@ -9,10 +9,11 @@ allows (``SIDES``), which changes the share of attention in the multiply-accumul
 Columns: ``removed_macs`` and ``removed_parameters`` are shares that alpha 0.5 removes, ``whole_macs`` that of layers
 of which nothing can go, without those of the output. ``difference`` is the largest one between the outputs of the
 pruned model and of its mask form, in double precision, relative to the largest value: below 1e-8 a model is exact.
-``seconds`` and ``peak_mb`` are of the examination before training, ``model_mb`` of the process before it.
+``seconds`` of processor and ``peak_mb`` are of the examination before training, ``model_mb`` of the process before it.
 """
 
 import argparse
+import copy
 import csv
 import multiprocessing
 import resource
@@ -62,10 +63,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
     names = options.models or models.list_models(module=models)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchvision", "vfl.compression.pruning"])
     done = {row["model"] for row in read_rows(options.out)}
     for name in (each for each in names if each not in done):
-        # Started anew, so that the peak of memory is the model's own.
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with context.Pool(1) as pool:  # anew, so that the peak of memory is the model's own
             row = pool.apply(examine, (name,))
         write_rows(options.out, [*read_rows(options.out), row])
         print(*(f"{key}={value}" for key, value in row.items()), flush=True)
@@ -96,12 +98,13 @@ def examine(name: str) -> dict[str, Any]:
     model, image = _model(name), torch.zeros(1, 3, side, side)
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"model": name, "side": side}
     row |= {"parameters": count_parameters(model), "macs": count_macs(model, image), "model_mb": _peak_mb()}
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     try:
         pruner = StructuredPruner(model, image)
     except ValueError as error:
         return row | {"failed": str(error)}
-    row |= {"seconds": f"{time.perf_counter() - started_s:.1f}", "peak_mb": _peak_mb()}
+    row |= {"seconds": f"{time.process_time() - started_s:.1f}", "peak_mb": _peak_mb()}
+    dense = copy.deepcopy(model)
     pruner.prune_to(ALPHA)
     layers = len(pruner.widths())
     row |= {
@@ -113,7 +116,6 @@ def examine(name: str) -> dict[str, Any]:
         "whole_macs": f"{sum(pruner.whole_macs.values()) / row['macs']:.3f}",
     }
     removed = pruner.state_dict()["history"][0]["removed"]
-    dense = _model(name)
     difference, scale, live = differ(dense, (image,), find_structure(dense, (image,)), removed)
     return row | {"difference": f"{difference / scale:.1e}", "failed": f"other inputs of {live[0]}" if live else ""}
 

@@ -184,15 +184,15 @@ def find_structure(model: nn.Module, example: Sequence[Tensor]) -> Structure:
 
 def _groups(model: nn.Module, axes: Mapping[Axis, Tensor], follow: Follow) -> Iterable[UnitGroup]:
     """Yield the groups of units that some layer produces and some layer reads, in the order of computation."""
-    read = {int(unit) for axis in follow.axes if axis not in follow.producers for unit in axes[axis].unique()}
-    made: dict[int, Counter[Axis]] = {}
+    read = {unit for axis in follow.axes if axis not in follow.producers for unit in axes[axis].tolist()}
+    made: dict[int, list[tuple[Axis, int]]] = {}
     for axis in follow.producers:
-        for unit in axes[axis].tolist():
+        for unit, count in Counter(axes[axis].tolist()).items():
             if unit > WHOLE and unit in read:
-                made.setdefault(unit, Counter())[axis] += 1
+                made.setdefault(unit, []).append((axis, count))
     alike: dict[tuple[tuple[Axis, int], ...], list[int]] = {}
     for unit, counts in made.items():  # in the order of the first layer's outputs
-        alike.setdefault(tuple(counts.items()), []).append(unit)
+        alike.setdefault(tuple(counts), []).append(unit)
     names = Counter[str]()
     for signature, units in alike.items():
         producers = tuple(axis for axis, _ in signature)

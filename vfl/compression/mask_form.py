@@ -4,7 +4,7 @@ Following channels (``follow.py``) proposes what can be removed. Where a model f
 in a way that shapes do not show, the pruned model would fail or compute something else. So units of every group are
 removed once, in double precision and with weights drawn at random, and the output is compared with the same model's
 whose removed entries are 0. Weights are drawn while the layers compute, a part of a large one at a time: the trial
-needs no copy of them.
+needs no copy of them. Nor is multiplied by what is 0.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # torch's own signatures are partly untyped; operations of any kind pass through.
@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -152,9 +153,13 @@ class _Stored:
         width = self.shape[1:].numel()
         return torch.stack([self._drawn(row * width, width) for row in rows], out=out)
 
+    @cached_property
+    def _first(self) -> int:
+        return stream_seed(0, "trial weights", owner=self.name)
+
     def _drawn(self, start: int, count: int) -> Tensor:
         """Return values of the flattened tensor."""
-        first = (stream_seed(0, "trial weights", owner=self.name) + start) % POOL
+        first = (self._first + start) % POOL
         return _pool()[first : first + count] if count <= POOL else _pool()[(first + torch.arange(count)) % POOL]
 
 
@@ -222,6 +227,10 @@ class _Weights(TorchFunctionMode):
             stored = self._stored.get(id(args[1]))
             if func is F.linear and stored is not None and stored.own is None:
                 return self._linear(stored, *args, **kwargs)
+            if func in CONVOLUTIONS and stored is not None and args[0].dim() == len(stored.shape):
+                named = dict(zip(CONVOLVED, args, strict=False)) | dict(kwargs)
+                if named.get("groups", 1) == 1:
+                    return self._convolve(func, stored, **named)
         output = func(*tree_map(self._value, args), **tree_map(self._value, dict(kwargs)))
         return tree_map(_as_double, output)
 
@@ -239,7 +248,7 @@ class _Weights(TorchFunctionMode):
         """Multiply by some rows of the weight at a time; what is missing or 0 is left out of inputs and outputs."""
         kept, shown = indices_of(stored.name, self._kept), indices_of(stored.name, self._shown)
         outputs, columns = stored.shape
-        rows = kept.get(0, torch.arange(outputs)).tolist()
+        rows = (kept | shown).get(0, torch.arange(outputs)).tolist()
         inputs = _as_double(inputs)
         if (left := kept.get(1)) is not None:
             inputs = torch.zeros(*inputs.shape[:-1], columns, dtype=torch.float64).index_copy(-1, left, inputs)
@@ -251,9 +260,28 @@ class _Weights(TorchFunctionMode):
             some = rows[at : at + step]
             parts.append(F.linear(inputs, stored.rows(some, out=buffer[: len(some)])))
         output = torch.cat(parts, dim=-1) * stored.scale
-        if (left := shown.get(0)) is not None:
-            output = output * torch.zeros(outputs, dtype=torch.float64).index_fill(0, left, 1)
-        return output if bias is None else output + self._value(bias)
+        return self._completed(output, shown.get(0), outputs, -1, bias)
+
+    def _convolve(
+        self, func: Any, stored: _Stored, input: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any
+    ) -> Tensor:
+        """Convolve what is neither missing nor 0, a sample at a time, as PyTorch unfolds all that it is given."""
+        shown, channel = indices_of(stored.name, self._shown), 1 - len(stored.shape)
+        values, inputs = stored.values(indices_of(stored.name, self._kept) | shown), _as_double(input)
+        if (left := shown.get(1)) is not None:
+            inputs = inputs.index_select(channel, left)
+        output = torch.cat([func(each, values, None, **rest) for each in inputs.split(1)])
+        return self._completed(output, shown.get(0), stored.shape[0], channel, bias)
+
+    def _completed(self, output: Tensor, shown: Tensor | None, width: int, channel: int, bias: Tensor | None) -> Tensor:
+        """Put 0 where a layer's output is not shown, and add the bias."""
+        if shown is not None:
+            shape = list(output.shape)
+            shape[channel] = width
+            output = torch.zeros(shape, dtype=torch.float64).index_copy(channel, shown, output)
+        if bias is None:
+            return output
+        return output.add_(self._value(bias).view([-1, *[1] * (-1 - channel)]))
 
     def _note_live(self, kind: str, inputs: Tensor, weight: Tensor) -> None:
         """Note the layer if an input that pruning takes from it differs among samples: no masked channel does."""
@@ -265,10 +293,13 @@ class _Weights(TorchFunctionMode):
         lost = torch.ones(inputs.shape[channel], dtype=torch.bool)
         lost[left] = False
         values = inputs.movedim(channel, 0)[lost]
-        if float((values - values[:, :1]).abs().max()) > SAME * float(inputs.abs().max()):
+        spread = float((values[:, 1:] - values[:, :1]).abs().max())
+        if spread > 0 and spread > SAME * float(inputs.abs().max()):
             self.live.append(stored.name.removesuffix(".weight"))
 
 
+CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
+CONVOLVED = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 READERS = {"linear", *(f"conv{kind}{dims}d" for kind in ("", "_transpose") for dims in (1, 2, 3))}
 
 

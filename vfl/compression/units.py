@@ -40,10 +40,7 @@ class Units:
     def find(self, labels: Tensor) -> Tensor:
         """Return the units of labels, of the same shape, with stride 0 where they do not differ."""
         small = _narrow(labels)
-        units: Numbers = np.asarray(self._parents[small.numpy()])
-        while ((above := self._parents[units]) != units).any():
-            units = above
-        found = torch.from_numpy(units).view(small.shape)
+        found = torch.from_numpy(np.asarray(self._roots(small.numpy()))).view(small.shape)
         for dim in range(found.dim()):
             first = found.narrow(dim, 0, 1) if found.shape[dim] > 1 else found
             if found.shape[dim] > 1 and bool((found == first).all()):
@@ -60,9 +57,14 @@ class Units:
             left, right = left.narrow(dim, 0, 1), right.narrow(dim, 0, 1)
         pairs = torch.stack([self.find(left).reshape(-1), self.find(right).reshape(-1)])
         pairs = pairs[:, (pairs[0] != pairs[1]) & (pairs > CONSTANT).all(dim=0)]
-        for pair in torch.unique(pairs[0] * self._size + pairs[1]).tolist():  # one number: quicker than pairs
-            one, other = self._root(pair // self._size), self._root(pair % self._size)
-            self._parents[max(one, other)] = min(one, other)
+        one, other = self._roots(pairs.numpy())
+        while (apart := one != other).any():
+            one, other = one[apart], other[apart]
+            above = np.maximum(one, other)
+            np.minimum.at(self._parents, above, np.minimum(one, other))
+            while ((higher := self._parents[self._parents[above]]) != self._parents[above]).any():
+                self._parents[above] = higher  # a long chain becomes flat
+            one, other = self._roots(np.stack([one, other]))
 
     def unite_along(self, labels: Tensor, dims: Iterable[int]) -> Tensor:
         """Unite the labels along dimensions; return them with these dimensions of length 1."""
@@ -79,11 +81,10 @@ class Units:
         """Let nothing of these labels be removed."""
         self.unite(labels, torch.tensor(WHOLE))
 
-    def _root(self, atom: int) -> int:
-        while (above := int(self._parents[atom])) != atom:
-            self._parents[atom] = above = int(self._parents[above])
-            atom = above
-        return atom
+    def _roots(self, atoms: Numbers) -> Numbers:
+        while ((above := self._parents[atoms]) != atoms).any():
+            atoms = above
+        return atoms
 
 
 def _narrow(labels: Tensor) -> Tensor:
