@@ -84,7 +84,8 @@ OWN_TITLE = """## This project's own measurements
 Further claims: [owners](owners/README.md), [tables](tables/README.md), [frontier](frontier/README.md),
 [compression](compression/README.md), [staleness](staleness/README.md), [leakage](leakage/README.md),
 [absence](absence/README.md), [controller](controller/README.md), [matching](matching/README.md),
-[benchmarks](benchmark/README.md), [serving](serving/README.md), [reliability](reliability/README.md).
+[benchmarks](benchmark/README.md), [serving](serving/README.md), [reliability](reliability/README.md),
+[what can be pruned](pruning/README.md).
 """
 SETTINGS = """## Settings of the papers' rows
 

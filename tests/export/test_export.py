@@ -26,7 +26,7 @@ from vfl.data.split import write_split
 from vfl.models.features import ModelSpec, TableFeatures
 from vfl.models.small_map import SmallMapConv2d
 from vfl.models.table import TableMLP
-from vfl.predict.export_run import card_text, export_run
+from vfl.predict.export_run import card_text, export_run, kind_of
 from vfl.predict.trained_run import load_run_with_data, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
@@ -223,9 +223,23 @@ def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
         for file, size in model["bytes"].items():
             assert (run_dir / "export" / file).stat().st_size == size
     text = (run_dir / "export" / "card.md").read_text()
-    assert "| party_2 | 1 x 32 x 16 | 0.4 |" in text
+    assert "| party_2 | mlp | 1 x 32 x 16 | 0.4 |" in text
     assert card["leakage"]["rounds"] == 2
     assert "| party_1 | gradient norm | no row | AUC | 0.90 (0.80 to 1.00) | 0.90 (0.80 to 1.00) | yes |" in text
+
+
+@pytest.mark.parametrize(
+    ("feature", "kind"),
+    [
+        ({"kind": "torchvision", "options": {"name": "resnet18"}}, "torchvision resnet18"),
+        ({"kind": "secret/place/my_models.py:Net"}, "own"),
+        ({"kind": "cnn"}, "cnn"),
+    ],
+)
+def test_the_card_names_a_model_by_kind_and_no_place_of_own_code(feature: dict[str, Any], kind: str):
+    sections = {"name": "card", "models": {"feature": {"kind": "vgg11"}, "parties": {"party_2": feature}}}
+    config = parse_config(sections)
+    assert (kind_of(config, "party_1"), kind_of(config, "party_2")) == ("vgg11", kind)
 
 
 @pytest.mark.parametrize("bins", [(), (1, 4, 16, 2)])

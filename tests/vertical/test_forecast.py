@@ -37,7 +37,7 @@ def test_every_rounds_costs_are_those_that_were_forecast(
     training["local_rounds"] = local
     server = build(
         models={
-            "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 32},
+            "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 32, "freeze": ["features.0", "features.1"]},
             "parties": {"party_2": {"kind": "cnn", "width": 0.5, "embedding_size": 24}},
             "head": {"hidden": [16]},
         },
@@ -112,10 +112,27 @@ def test_asking_for_prices_changes_no_bit(build):
     assert asked.summary()["model_digest"] == silent.summary()["model_digest"]
 
 
-@pytest.mark.parametrize(("macs", "parameters"), [((5, 4), (1, 1, 1)), ((5, 6, 4), (1, 1, 1)), ((5, 4, 3), (1, 1))])
-def test_prices_that_cannot_be_true_are_refused(macs, parameters):
+@pytest.mark.parametrize(
+    ("macs", "parameters", "skipped"),
+    [
+        ((5, 4), (1, 1, 1), None),
+        ((5, 6, 4), (1, 1, 1), None),
+        ((5, 4, 3), (1, 1), None),
+        ((5, 4, 3), (1, 1, 1), ((1, 1),)),
+        ((5, 4, 3), (1, 1, 1), ((1, 1, 1), (1, 1, 1))),
+        ((5, 4, 3), (1, 1, 1), ((1, 9, 1),)),  # a backward pass of 8
+    ],
+)
+def test_prices_that_cannot_be_true_are_refused(macs, parameters, skipped):
     with pytest.raises(MessageError, match="Prices"):
-        Prices(macs_per_sample=macs, parameters=parameters).check((0.0, 0.1, 0.2))
+        Prices(macs_per_sample=macs, parameters=parameters, skipped=skipped).check((0.0, 0.1, 0.2))
+
+
+def test_prices_of_frozen_parts_survive_a_checkpoint():
+    prices = Prices(macs_per_sample=(5, 4), parameters=(1, 1), skipped=((10, 3),))
+    prices.check((0.0, 0.1))
+    again = Prices.restored(prices.model_dump(mode="json", exclude_none=True))
+    assert [*map(tuple, again.skipped or ())] == [(10, 3)]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from shorthand import parties_of
 from tiny_training import TINY, timeless
 from torch import nn
 
-from vfl.base.macs import measure_macs
+from vfl.base.macs import measure_macs, skipped_macs
 from vfl.config import ConfigError, parse_config
-from vfl.core.frozen import freeze, skipped_macs
+from vfl.core.frozen import freeze
 from vfl.core.local import build_in_process
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment

@@ -92,7 +92,10 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str):
     server: HeadServer = build(
-        models={"feature": {"kind": "vgg11", "width": 0.05, "embedding_size": 8}, "head": {"hidden": [16]}},
+        models={
+            "feature": {"kind": "vgg11", "width": 0.05, "embedding_size": 8, "freeze": ["features.0"]},
+            "head": {"hidden": [16]},
+        },
         training={"labels": labels, "local_iterations": 2, "staleness": 1},
         lightweighting={
             "resolution": {"party_1": {0: 0.5, 2: 1.0}, "party_2": {1: 0.25, 2: 0.7, 3: 1.0}},
@@ -112,7 +115,8 @@ def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str)
             assert metrics[f"macs_per_sample/{party.name}"] == expected
             now, then = server.ledger.costs[party.name], before[party.name]
             assert now.train_macs - then.train_macs == forecast[party.name].macs
-            assert now.unpruned_train_macs - then.unpruned_train_macs == 3 * 16 * 6 * party.unpruned_macs
+            unpruned = 3 * party.unpruned_macs - party.unpruned_skipped_macs
+            assert now.unpruned_train_macs - then.unpruned_train_macs == 16 * 6 * unpruned
     assert all(party.unpruned_macs > party.macs for party in parties[:3])
 
 

@@ -157,6 +157,41 @@ def _recurrent(module: nn.Module, sequence: Tensor | PackedSequence, _: object) 
     return steps * sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
 
 
+def skipped_macs(model: nn.Module, *example: Tensor) -> int:
+    """Return the multiply-accumulates of a sample's backward pass that frozen layers save.
+
+    A layer's backward pass counts as two forward ones: one for the gradient of its weights, which a frozen layer does
+    not need, and one for that of its input, which it needs only if a layer before it is trained.
+    """
+    frozen = {name: each for name, each in modules_by_name(model).items() if _is_frozen(each)}
+    if not frozen:
+        return 0
+    passing: set[str] = set()
+
+    def note(name: str, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
+            passing.add(name)
+
+    hooks = [each.register_forward_pre_hook(partial(note, name)) for name, each in frozen.items()]
+    modes = {each: each.training for each in model.modules()}
+    try:
+        model.eval()  # draws nothing and leaves the statistics
+        with torch.enable_grad():
+            model(*(each[:1] for each in example))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for each, mode in modes.items():
+            each.training = mode
+    counts = measure_macs(model, *example).layers
+    return sum(counts[name] * (1 if name in passing else 2) for name in frozen)
+
+
+def _is_frozen(layer: nn.Module) -> bool:
+    own = [*layer.parameters(recurse=False)]
+    return bool(own) and not any(each.requires_grad for each in own)
+
+
 def count_parameters(model: nn.Module) -> int:
     """Return the number of trainable and frozen parameters of the model, shared ones once; buffers do not count."""
     return sum(parameter.numel() for parameter in model.parameters())

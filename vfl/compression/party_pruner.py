@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.errors import one_line, with_type
-from vfl.base.macs import count_macs, count_parameters
+from vfl.base.macs import count_macs, count_parameters, skipped_macs
 from vfl.base.modules import copy_model
 from vfl.base.random import seeded
 from vfl.compression.pruning import PruningState, StructuredPruner
@@ -144,11 +144,18 @@ def model_costs(
     # the copy.
     model, pruner = copy_model((model, pruner))
     macs: list[list[int]] = []
+    skipped: list[list[int]] = []
     parameters: list[int] = []
     for alpha in alphas:
         if prunable:
             pruner.prune_to(alpha)
         macs.append([count_macs(model, *each) for each in (example, *smaller)])
+        skipped.append([skipped_macs(model, *each) for each in (example, *smaller)])
         parameters.append(count_parameters(model))
     whole, *others = zip(*macs, strict=True) if macs else ((),)
-    return Prices(macs_per_sample=whole, parameters=tuple(parameters), smaller=tuple(others) or None)
+    return Prices(
+        macs_per_sample=whole,
+        parameters=tuple(parameters),
+        smaller=tuple(others) or None,
+        skipped=tuple(zip(*skipped, strict=True)) if any(map(any, skipped)) else None,
+    )

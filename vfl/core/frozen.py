@@ -8,14 +8,12 @@ Pruned with the rest, they lose channels and stay frozen.
 # torch's own signatures are partly untyped.
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vfl.base.errors import ConfigError, nearest_name
-from vfl.base.macs import measure_macs
 from vfl.base.modules import modules_by_name
 
 
@@ -52,38 +50,3 @@ def freeze(model: nn.Module, prefixes: Sequence[str], party: str) -> None:
                 layer.eval()
     if prefixes and not any(each.requires_grad for each in parameters.values()):
         raise ConfigError(f"models: {party}'s freeze: leaves nothing to train; freeze fewer parts")
-
-
-def skipped_macs(model: nn.Module, *example: Tensor) -> int:
-    """Return the multiply-accumulates of a sample's backward pass that frozen layers save.
-
-    A layer's backward pass counts as two forward ones: one for the gradient of its weights, which a frozen layer does
-    not need, and one for that of its input, which it needs only if a layer before it is trained.
-    """
-    frozen = {name: each for name, each in modules_by_name(model).items() if _is_frozen(each)}
-    if not frozen:
-        return 0
-    passing: set[str] = set()
-
-    def note(name: str, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
-            passing.add(name)
-
-    hooks = [each.register_forward_pre_hook(partial(note, name)) for name, each in frozen.items()]
-    modes = {each: each.training for each in model.modules()}
-    try:
-        model.eval()  # draws nothing and leaves the statistics
-        with torch.enable_grad():
-            model(*(each[:1] for each in example))
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for each, mode in modes.items():
-            each.training = mode
-    counts = measure_macs(model, *example).layers
-    return sum(counts[name] * (1 if name in passing else 2) for name in frozen)
-
-
-def _is_frozen(layer: nn.Module) -> bool:
-    own = [*layer.parameters(recurse=False)]
-    return bool(own) and not any(each.requires_grad for each in own)

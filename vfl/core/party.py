@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vfl.base.macs import count_macs, count_parameters, measure_macs
+from vfl.base.macs import count_macs, count_parameters, measure_macs, skipped_macs
 from vfl.base.modules import check_same_data, weights_digest
 from vfl.compression.party_pruner import PartyPruner, model_costs
 from vfl.compression.pruning import psi
@@ -23,7 +23,6 @@ from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
 from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
-from vfl.core.frozen import skipped_macs
 from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence

@@ -247,6 +247,9 @@ class Prices(Control):
     parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
     smaller: Annotated[tuple[MacsByRatio, ...], Field(max_length=MAX_RESOLUTIONS)] | None = None
     """``macs_per_sample`` at each of the resolutions below 1."""
+    skipped: Annotated[tuple[MacsByRatio, ...], Field(max_length=1 + MAX_RESOLUTIONS)] | None = None
+    """Those of a sample's backward pass that frozen layers save, of whole images, then at each of the resolutions;
+    None: 0."""
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Self:
@@ -255,6 +258,7 @@ class Prices(Control):
             macs_per_sample=tuple(saved["macs_per_sample"]),
             parameters=tuple(saved["parameters"]),
             smaller=saved.get("smaller"),
+            skipped=saved.get("skipped"),
         )
 
     def check(self, alphas: Sequence[float], resolutions: Sequence[float] = ()) -> None:
@@ -266,6 +270,13 @@ class Prices(Control):
                 raise MessageError(f"Prices: {len(macs)} of {len(alphas)} ratios")
             if sorted(macs, reverse=True) != [*macs]:
                 raise MessageError("Prices: 'macs_per_sample': rise with alpha")
+        if self.skipped is None:
+            return
+        if len(self.skipped) != 1 + len(resolutions) or any(len(each) != len(alphas) for each in self.skipped):
+            raise MessageError("Prices: 'skipped': not one for each ratio and resolution")
+        for macs, skipped in zip((self.macs_per_sample, *(self.smaller or ())), self.skipped, strict=True):
+            if any(less > 2 * all_of for less, all_of in zip(skipped, macs, strict=True)):
+                raise MessageError("Prices: 'skipped': more than a backward pass, which counts as two forward ones")
 
 
 def fixed_seconds(seconds: float) -> Seconds:

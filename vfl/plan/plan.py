@@ -128,7 +128,7 @@ def measured_macs_per_s(party: FeatureParty) -> float:
         party.runtime.forward(party.model, *inputs).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
         party.runtime.synchronize()
         fastest_s = min(fastest_s, time.perf_counter() - started_s)
-    return 3 * len(rows_B) * party.macs / fastest_s
+    return len(rows_B) * (3 * party.macs - party.skipped_macs) / fastest_s
 
 
 def _ratio_rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:

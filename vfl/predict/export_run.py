@@ -21,6 +21,8 @@ from vfl.base.macs import count_macs, count_parameters
 from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant
 from vfl.base.modules import weights_digest
 from vfl.config import ConfigError, ExperimentConfig, dump_config
+from vfl.config.own_models import is_own
+from vfl.core.build import feature_config
 from vfl.core.export_model import TOLERANCE, Exported, export_model
 from vfl.core.local import LocalFederation
 from vfl.core.party import FeatureParty
@@ -108,6 +110,7 @@ def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
     config, head, task = joint.config, joint.head.head, joint.task
     models[HEAD] = {
+        "kind": "mlp",
         "placeholders": has_placeholders(head),
         "input": list(representation_BP.shape[1:]),
         "macs": count_macs(head, representation_BP.to(joint.head.runtime.device)),
@@ -178,6 +181,7 @@ def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Pat
     inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
     whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
     return {
+        "kind": kind_of(party.config, party.name),
         "input": list(party.preparation.features.shape),
         "input_types": [str(tensor.dtype).removeprefix("torch.") for tensor in inputs],
         "preparation": None if preparation is None else _numbers(preparation),
@@ -190,6 +194,14 @@ def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Pat
         "original_widths": party.pruner.original_widths,
         **_files(export_model(whole, inputs, folder, party.name)),
     }
+
+
+def kind_of(config: ExperimentConfig, party: str) -> str:
+    """Return a party's kind of feature model as others may read it; code of its own is "own", wherever it lies."""
+    settings = feature_config(config, party)
+    if settings.kind == "torchvision":
+        return f"torchvision {settings.options['name']}"
+    return "own" if is_own(settings.kind) else settings.kind
 
 
 def _numbers(preparation: nn.Module) -> dict[str, list[float]]:

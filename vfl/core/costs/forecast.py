@@ -62,6 +62,9 @@ class Forecast:
     """Bytes of the head, if it is sent once a round."""
     smaller: Mapping[str, Mapping[float, ByAlpha]] = field(default_factory=dict[str, Mapping[float, ByAlpha]])
     """``macs`` of smaller images, by party and resolution below 1."""
+    skipped: Mapping[str, Mapping[float, ByAlpha]] = field(default_factory=dict[str, Mapping[float, ByAlpha]])
+    """Multiply-accumulates of a sample's backward pass that frozen layers save, by party, if it has any, and
+    resolution."""
 
     def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float], before: Ratios | None = None) -> Cost:
         """Return the cost of a round to a party with these ratios if the others have these ``betas``.
@@ -71,10 +74,9 @@ class Forecast:
         # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
         others = (self.frame_bytes(other, betas[other]) for other in self.macs if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
-        macs = self.macs[name] if ratios.resolution == 1 else self.smaller[name][ratios.resolution]
-        repeated = self._repeated(name, macs, ratios.alpha, before.alpha) if before else 0
+        repeated = self._repeated(name, ratios, before.alpha) if before else 0
         return Cost(
-            round(self.work.passes * self.rows[name] * macs[ratios.alpha]) + repeated,
+            self._training(name, ratios) + repeated,
             self.work.exchanges * down + self.head_bytes,
             self.work.exchanges * self.frame_bytes(name, ratios.beta),
         )
@@ -86,11 +88,21 @@ class Forecast:
 
     def alone(self, name: str, ratios: Ratios) -> Cost:
         """Return the cost of a round that a party trains alone; its classifier travels where the parties meet."""
-        macs = self.macs[name] if ratios.resolution == 1 else self.smaller[name][ratios.resolution]
-        return Cost(round(self.work.passes * self.rows[name] * macs[ratios.alpha]))
+        return Cost(self._training(name, ratios))
 
-    def _repeated(self, name: str, macs: ByAlpha, alpha: float, before: float) -> int:
-        return round(self.work.under_way * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0
+    def _training(self, name: str, ratios: Ratios) -> int:
+        """Return the multiply-accumulates of a round's passes."""
+        passes = self.work.passes * self.rows[name] * self._macs(name, ratios)[ratios.alpha]
+        if name not in self.skipped:
+            return round(passes)
+        return round(passes - self.work.steps * self.rows[name] * self.skipped[name][ratios.resolution][ratios.alpha])
+
+    def _macs(self, name: str, ratios: Ratios) -> ByAlpha:
+        return self.macs[name] if ratios.resolution == 1 else self.smaller[name][ratios.resolution]
+
+    def _repeated(self, name: str, ratios: Ratios, before: float) -> int:
+        macs = self._macs(name, ratios)
+        return round(self.work.under_way * self.rows[name] * macs[before]) if macs[ratios.alpha] != macs[before] else 0
 
 
 @dataclass(eq=False)
@@ -138,6 +150,11 @@ class PriceList:
             name: dict(zip(self.sizes[name], map(by_alpha, each.smaller or ()), strict=True))
             for name, each in prices.items()
         }
+        skipped = {
+            name: dict(zip((1.0, *self.sizes[name]), map(by_alpha, each.skipped), strict=True))
+            for name, each in prices.items()
+            if each.skipped is not None
+        }
         parameters = {name: by_alpha(each.parameters) for name, each in prices.items()}
         shares = self.exchanges.presence.mean_shares()
         rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
@@ -163,7 +180,7 @@ class PriceList:
 
         head_once = 0 if broadcast else head_bytes
         work = self.exchanges.work
-        return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, head_once, smaller)
+        return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, head_once, smaller, skipped)
 
     def state_dict(self) -> State:
         """Return the answers, without replacements for missing ones."""

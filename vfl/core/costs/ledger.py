@@ -98,6 +98,11 @@ class Workload:
     """Exchanges by which parties run ahead."""
 
     @property
+    def steps(self) -> int:
+        """Local iterations in a round."""
+        return self.exchanges * self.local_iterations
+
+    @property
     def passes(self) -> int:
         """Passes of batches through the feature model in a round; a backward one counts as two."""
         return self.exchanges * self.passes_per_exchange
