@@ -49,9 +49,10 @@ def test_owners_explain_scores_as_in_one_process_and_tell_what_they_agreed_to(fe
         assert {name: row[name] for name in common} == common
         if told == "ranks":
             amounts = expected.columns["shop"].moved_NC[place].tolist()
-            ranks = [float(row[f"shop.{name}"]) for name in names["shop"]]
+            ranks = [float(row[f"rank_shop.{name}"]) for name in names["shop"]]
             assert [(rank > 0) - (rank < 0) for rank in ranks] == [(each > 0) - (each < 0) for each in amounts]
-    assert any(name.startswith("shop.") for name in heading) == (told == "ranks")
+    assert any(name.startswith("rank_shop.") for name in heading) == (told == "ranks")
+    assert not any(name.startswith("shop.") for name in heading)
     assert ("error_shop" in heading) == (told != "nothing")
 
     kept = federation.folder / "shop" / "reasons.csv"

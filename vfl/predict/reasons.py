@@ -132,12 +132,18 @@ class Reasons:
                     found.append((order, f"{owner}.{name}"))
         return [name for _, name in sorted(found, key=lambda each: each[0])[:most]]
 
+    @property
+    def _tellers(self) -> list[str]:
+        """The owners that told something, those with amounts first."""
+        return sorted((owner for owner in self.owners if owner in self.columns), key=lambda o: self.columns[o].ranked)
+
     def heading(self) -> list[str]:
         """Return the names of the columns of `cells`."""
         own = [f"reason_{place}" for place in range(1, self.most + 1)]
         if not self.most:
-            told = [(owner, self.columns[owner]) for owner in self.owners if owner in self.columns]
-            own = [f"{owner}.{name}" for owner, each in told for name in each.names]
+            told = [(owner, self.columns[owner]) for owner in self._tellers]
+            by_kind = [(f"{'rank_' * each.ranked}{owner}", each) for owner, each in told]
+            own = [f"{owner}.{name}" for owner, each in by_kind for name in each.names]
             own += [f"{what}_{owner}" for owner, _ in told for what in ("reference", "error")]
         score = ["reasons_of", "log_odds"] if self.classes else ["score"]
         return [*score, "without_owners", *self.owners, *own]
@@ -154,7 +160,7 @@ class Reasons:
             named = self.lowered(row, self.most)
             named += [""] * (self.most - len(named))
         else:
-            told = [self.columns[owner] for owner in self.owners if owner in self.columns]
+            told = [self.columns[owner] for owner in self._tellers]
             numbers += [value for each in told for value in each.moved_NC[row]]
             numbers += [value for each in told for value in (each.reference_N[row], each.error_N[row])]
         return [*score, *("" if value.isnan() else f"{float(value):.6g}" for value in numbers), *named]

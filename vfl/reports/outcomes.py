@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vfl.reports.figures import MOST_CURVES, ON_DARK, ON_LIGHT, Drawing, new_axes, place_legend
+from vfl.reports.reasons import reason_drawings
 from vfl.reports.runs import Subject
 from vfl.runs.atomic import escape_formula
 from vfl.runs.diagram_style import INK, curve_style
@@ -39,15 +40,20 @@ class Predicted(NamedTuple):
 
 
 def outcome_drawings(subject: Subject) -> list[Drawing]:
-    """Return ROC, calibration and confusion matrix, or residuals, of a single run; none without predictions."""
+    """Return ROC, calibration and confusion matrix, or residuals, of a single run, and the reasons of its scores.
+
+    None without predictions.
+    """
     path = subject.folder / PREDICTIONS
-    predictions = read_predictions(path) if len(subject.runs) == 1 and path.exists() else None
-    if predictions is None:
+    if len(subject.runs) != 1 or not path.exists():
         return []
+    predictions, reasons = read_predictions(path), reason_drawings(path)
+    if predictions is None:
+        return reasons
     if not predictions.classes:
-        return [_draw_residuals(predictions)]
+        return [_draw_residuals(predictions), *reasons]
     matrix = [_draw_confusion(predictions)] if len(predictions.classes) <= MOST_CLASSES else []
-    return [_draw_roc(predictions), _draw_calibration(predictions), *matrix]
+    return [_draw_roc(predictions), _draw_calibration(predictions), *matrix, *reasons]
 
 
 def read_predictions(path: Path) -> Predicted | None:
@@ -61,7 +67,8 @@ def read_predictions(path: Path) -> Predicted | None:
     if not of_classes:
         labels, values = (np.array([float(row[place]) for row in rows]) for place in (first - 1, first))
         return Predicted((), labels, values, values[:, None])
-    columns = [place for place, name in enumerate(heading) if place > first + 1 and name.startswith("p_")]
+    end = heading.index("reasons_of") if "reasons_of" in heading else len(heading)  # an owner may be called p_1
+    columns = [place for place in range(first + 2, end) if heading[place].startswith("p_")]
     classes = tuple(heading[place].removeprefix("p_") for place in columns)
     codes = {str(escape_formula(name)): float(code) for code, name in enumerate(classes)}
     labels, predicted = (np.array([codes[row[place]] for row in rows]) for place in (first - 1, first))
