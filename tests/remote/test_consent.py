@@ -50,7 +50,7 @@ def test_images_are_no_smaller_than_the_owner_agreed_to(own, bound: float | None
 
 
 @pytest.mark.parametrize("kind", [Kind.EXPLAIN, Kind.ATTRIBUTE])
-def test_each_row_is_explained_once_and_only_with_consent(kind: Kind):
+def test_no_more_rows_are_explained_than_agreed_and_none_without_consent(kind: Kind):
     terms = Terms.of(CONFIG, "party_1", evaluation_rows=10)
     asked = Explained(start=0, stop=6, steps=256)
     Consent(terms, ConsentConfig()).check(Message(Kind.OFFER))
