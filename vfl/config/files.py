@@ -15,7 +15,7 @@ from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shipped import TABLES, find_config, kind_of
-from vfl.config.tables import OTHERS, without_features
+from vfl.config.tables import OTHERS, SQLITE, without_features
 
 S = TypeVar("S", bound=Section)
 
@@ -191,6 +191,8 @@ def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _absolute(value: object) -> object:
+    if isinstance(value, str) and value.startswith(SQLITE):
+        return f"{SQLITE}{Path(value.removeprefix(SQLITE)).absolute()}"
     if isinstance(value, dict):
         return {key: _absolute(item) for key, item in cast(dict[object, object], value).items()}
     return value.absolute() if isinstance(value, Path) else value
@@ -269,6 +271,9 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 def read_owners_file(path: Path) -> dict[str, Any]:
     """Return the settings in an owner's YAML file; the paths in it are relative to it. Raises ConfigError, one line."""
     own = read_yaml(path)
+    database = own.get("database")
+    if isinstance(database, str) and database.startswith(SQLITE):
+        own["database"] = f"{SQLITE}{path.parent / database.removeprefix(SQLITE)}"
     return own | {key: str(path.parent / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
 
 

@@ -5,12 +5,13 @@ result uses (docs/results/tables/README.md#members).
 """
 
 import math
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from vfl.base.errors import nearest_name
 from vfl.config.settings import Section
@@ -33,6 +34,20 @@ def _as_texts(value: object) -> object:
     return [str(each) if type(each) in (int, float) else each for each in cast(list[object], value)]
 
 
+SQLITE = "sqlite:"
+
+
+def _without_password(value: str | None) -> str | None:
+    if value is None or value.startswith(SQLITE):
+        return value
+    # Never with the value, which may hold the password.
+    if re.match(r"\w+://[^/@]*:[^/@]*@", value) or "password" in value.lower():
+        raise ValueError("holds a password (not shown); leave it out, and set PGPASSWORD or PGPASSFILE instead")
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise ValueError("is no database that is known (not shown); write sqlite:FILE or postgresql://USER@HOST/NAME")
+    return value
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: _as_texts(_as_columns(value))), Field(min_length=1)]
 KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
 """A column, or a list of them."""
@@ -43,6 +58,11 @@ class TableConfig(Section):
 
     file: Path | None = None
     """CSV, gzipped CSV or Parquet. A process of its own needs only its own owner's."""
+    query: str | None = None
+    """SQL whose answer is the table, in place of ``file``; it is asked once for each reading of the tables."""
+    database: Annotated[str | None, AfterValidator(_without_password)] = None
+    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME without a password, which is taken from PGPASSWORD or
+    a password file (PGPASSFILE, ~/.pgpass). Needs the extra ``database``."""
     key: KeyColumns | None = None
     """Columns by which the owner knows a sample."""
     label: str | None = None
@@ -71,6 +91,19 @@ class TableConfig(Section):
     """File that ``lvfl align`` writes: which row stands for which sample. null joins keys in the open."""
     serve: Path | None = None
     """The owner's rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.query is None) != (self.database is None):
+            raise ValueError("query: goes with database, and database with query; name both or none")
+        if self.query is not None and self.file is not None:
+            raise ValueError("file: goes without query; name one of them")
+        return self
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether it names where its rows are."""
+        return self.file is not None or self.query is not None
 
     @property
     def proposes(self) -> bool:
@@ -105,7 +138,7 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
             raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest_name(other, [*tables])}")
     for owner, table in tables.items():
         # In another owner's process nobody names the label: that owner then is somewhere else.
-        if table.of_labels_only and owners != [owner] and (owners or table.file is not None):
+        if table.of_labels_only and owners != [owner] and (owners or table.has_rows):
             what = "no column is left as a feature, which only the owner of the labels may do without"
             raise ValueError(f"data.tables.{owner}.features: {what}; name one, or leave the owner out")
     parties = tuple(owner for owner, table in tables.items() if not table.of_labels_only)
@@ -120,8 +153,12 @@ def label_owner(tables: Mapping[str, TableConfig]) -> str | None:
 
 
 def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
-    """Return an owner's settings and its file. Raises ValueError if file or key is missing."""
+    """Return an owner's settings and its file, or the answer of its query. Raises ValueError if file or key is missing,
+    or the database does not answer."""
     config = tables[owner]
+    if config.query is not None and config.key is not None:
+        # By name, as the readers of databases lie above this room.
+        return config, import_module("vfl.data.tables.query").rows_of_query(owner, config)
     if config.file is None or config.key is None:
         raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
     return config, config.file

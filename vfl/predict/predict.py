@@ -20,7 +20,7 @@ from vfl.base.metrics import format_metric, title
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import read_owners_file, read_section
 from vfl.config.serving import WhenAbsent
-from vfl.config.tables import TableConfig, label_owner
+from vfl.config.tables import TableConfig, label_owner, table_of
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
@@ -318,12 +318,12 @@ def table_named(config: ExperimentConfig, owner: str, path: Path) -> Path:
     settings.pop("positive_class", None)
     own = read_section(TableConfig, settings)
     trained = config.data.tables[owner].key
-    if own.file is None:
-        raise ConfigError(f"--table: {path}: names no file; write its table as file: FILE")
+    if not own.has_rows:
+        raise ConfigError(f"--table: {path}: names no file; write its table as file: FILE, or a query")
     if trained is not None and own.key not in (None, trained):
         there, here = ", ".join(trained), ", ".join(own.key or ())
         raise ConfigError(f"--table: {path}: its key is {here}, and the run's {owner} goes by {there}")
-    return own.file
+    return table_of({owner: own.model_copy(update={"key": trained})}, owner)[1]
 
 
 def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:

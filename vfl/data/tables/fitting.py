@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig, parse_config
-from vfl.config.files import lay_over, load_experiment, parse_overrides, with_own_models
-from vfl.config.tables import ROUNDS, table_settings
+from vfl.config.files import lay_over, load_experiment, parse_overrides, read_section, with_own_models
+from vfl.config.tables import ROUNDS, TableConfig, table_of, table_settings
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.labels import count_classes
@@ -97,7 +97,8 @@ def experiment_of(
         raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
     proposed[leader]["label"], classes = label, 0
     for owner, own in proposed.items():
-        file = Path(own["file"])
+        settings = read_section(TableConfig, {name: own[name] for name in ("file", "query", "database") if name in own})
+        file = table_of({owner: settings.model_copy(update={"key": ()})}, owner)[1]
         columns = describe_table(file)
         names = [each.name for each in columns]
         likely = (each.name for each in columns if each.name != label and each.looks_like_key())
@@ -120,8 +121,8 @@ def _data_of(tables: Mapping[str, Path]) -> dict[str, Any]:
     given = {owner: str(file) if file.suffix in YAML else {"file": str(file)} for owner, file in tables.items()}
     data: dict[str, Any] = lay_over({"data": {"dataset": {"kind": "tables"}, "tables": given}}, {})["data"]
     for owner, own in data["tables"].items():
-        if not isinstance(own.get("file"), str):
-            raise ConfigError(f"--table: {tables[owner]}: names no file; write its table as file: FILE")
+        if not (isinstance(own.get("file"), str) or own.get("query")):
+            raise ConfigError(f"--table: {tables[owner]}: names no file; write its table as file: FILE, or a query")
     return data
 
 

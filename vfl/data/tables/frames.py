@@ -40,7 +40,7 @@ def frame_table(what: str, frame: object) -> Any:
     table = table.select([name for name in table.column_names if not name.startswith("__index_level_")])
     if table.num_rows == 0 or not table.column_names:
         return table
-    chunks = [[_plain_type(each) for each in cells.chunks] for cells in table.columns]
+    chunks = [[plain_type(each) for each in cells.chunks] for cells in table.columns]
     return pa.table([pa.chunked_array(each) for each in chunks], names=table.column_names).replace_schema_metadata(
         table.schema.metadata
     )
@@ -53,15 +53,15 @@ def index_columns(table: Any) -> list[str]:
     return [name for name in kept if isinstance(name, str) and name in table.column_names]  # a range is no text
 
 
-def _plain_type(cells: Column) -> Column:
+def plain_type(cells: Column) -> Column:
     """Return cells in a type that pyarrow's functions take: of views, dictionaries and extensions most take none."""
     kind = cells.type
     if pa.types.is_dictionary(kind):
-        return _plain_type(cells.dictionary).take(cells.indices)
+        return plain_type(cells.dictionary).take(cells.indices)
     if pa.types.is_run_end_encoded(kind):
-        return _plain_type(pc.run_end_decode(cells))
+        return plain_type(pc.run_end_decode(cells))
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(cells.storage)
+        return plain_type(cells.storage)
     if pa.types.is_struct(kind) and [kind.field(place).name for place in range(kind.num_fields)] == ["left", "right"]:
         sides = [pc.cast(cells.field(side), pa.string()) for side in ("left", "right")]  # an interval of pandas
         return pc.if_else(cells.is_valid(), pc.binary_join_element_wise(*sides, " to "), None)

@@ -148,7 +148,7 @@ class Tables(Source):
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
         config = self.data.tables[party]
-        if self.data.file is not None and (config.proposes or None in (config.file, config.key)):
+        if self.data.file is not None and (config.proposes or not config.has_rows or config.key is None):
             return {}
         spelling = {"spelling": "one"} if self._spelling is spell else {}
         kinds, found = self.features(party), self._found.get(party, FoundMarks())

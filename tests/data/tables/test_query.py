@@ -1,0 +1,172 @@
+"""Rows from a query: the bits of their Parquet file, one line for what is wrong, no password shown, nothing left."""
+
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import vfl
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.data.source import open_source
+from vfl.data.tables import query as reader
+from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.fitting import experiment_of
+
+sqlite3 = pytest.importorskip("sqlite3", reason="this Python has no SQLite")
+pytest.importorskip("adbc_driver_sqlite", reason="needs the extra database")
+
+ROWS = 90
+MIXED = "CASE WHEN k BETWEEN 4000 AND 4900 THEN 'x' ELSE visits END"
+QUERY = "SELECT * FROM bank WHERE k < 1000"
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    """A database with a table of numbers with gaps, whole numbers and text, and the same rows as Parquet."""
+    draw = np.random.default_rng(4)
+    rows: list[tuple[Any, ...]] = [
+        (k, None if k % 7 == 0 else float(draw.normal()), int(draw.integers(9)), f"j{k % 3}", k * 5 % 2)
+        for k in range(ROWS)
+    ]
+    with sqlite3.connect(tmp_path / "bank.db") as connection:
+        connection.execute("CREATE TABLE bank (k INTEGER, age REAL, visits INTEGER, job TEXT, late INTEGER)")
+        connection.executemany("INSERT INTO bank VALUES (?, ?, ?, ?, ?)", [*rows, (5000, 1.0, 1, "far", 1)])
+    connection.close()
+    columns = dict(zip(("k", "age", "visits", "job", "late"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "bank.parquet")
+    shop = "\n".join(["k,spent", *(f"{k},{k * 11 % 17}" for k in range(ROWS))])
+    (tmp_path / "shop.csv").write_text(shop)
+    return tmp_path
+
+
+def asked(folder: Path, query: str = QUERY) -> dict[str, str]:
+    return {"query": query, "database": f"sqlite:{folder / 'bank.db'}"}
+
+
+def config_of(folder: Path, **rows: str) -> ExperimentConfig:
+    tables = {
+        "bank": {"key": "k", "label": "late", **rows},
+        "shop": {"file": str(folder / "shop.csv"), "key": "k"},
+    }
+    return parse_config({"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
+
+
+def split_of(config: ExperimentConfig):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return open_source(config).split()
+
+
+def test_a_query_gives_the_bits_of_its_parquet_file(bank: Path):
+    by_query, by_file = (
+        split_of(config_of(bank, **asked(bank))),
+        split_of(config_of(bank, file=str(bank / "bank.parquet"))),
+    )
+    for one, other in zip(by_query.parties, by_file.parties, strict=True):
+        assert one.train.features.nan_to_num(99.0).equal(other.train.features.nan_to_num(99.0))
+        assert one.test.more[0].equal(other.test.more[0])
+        assert one.train.ids.equal(other.train.ids)
+    assert by_query.labels.train.values.equal(by_file.labels.train.values)
+
+
+def test_all_readings_of_one_experiment_see_one_answer(bank: Path):
+    source = open_source(config_of(bank, **asked(bank)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source.names("bank")  # types are proposed
+        with sqlite3.connect(bank / "bank.db") as connection:
+            connection.execute("DELETE FROM bank WHERE k > 50")
+        connection.close()
+        split = source.split()
+        anew = split_of(config_of(bank, **asked(bank)))
+    assert len(split.labels.train.ids) + len(split.labels.test.ids) == ROWS
+    assert len(anew.labels.train.ids) + len(anew.labels.test.ids) == 51
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELEC", r"data\.tables\.bank\.query: .*syntax"),
+        ("SELECT * FROM nowhere", r"data\.tables\.bank\.query: .*nowhere"),
+        ("SELECT *, k FROM bank", r"query: names a column twice"),
+        ("SELECT * FROM bank WHERE k < 0", r"query: gives no row"),
+        (
+            "SELECT k, late, CASE WHEN k BETWEEN 4000 AND 4900 THEN 'x' ELSE visits END AS v FROM bank",
+            r"query: .*(type|Type)",
+        ),
+        ("SELECT 1 AS k, age, late FROM bank", r"rows repeat a key"),
+        ("DELETE FROM bank", "query: "),
+    ],
+)
+def test_a_bad_query_is_one_line_and_leaves_nothing(bank: Path, query: str, told: str, monkeypatch: pytest.MonkeyPatch):
+    (bank / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(bank / "temporary"))
+    monkeypatch.setattr(reader, "_HELD", {})
+    if "4000" in query:  # more rows than those by which the type is guessed
+        with sqlite3.connect(bank / "bank.db") as connection:
+            rows = [(k, 1.0, 1, "j", k % 2) for k in range(100, 5000)]
+            connection.executemany("INSERT INTO bank VALUES (?, ?, ?, ?, ?)", rows)
+        connection.close()
+    with pytest.raises(ValueError, match=told) as error:
+        split_of(config_of(bank, **asked(bank, query)))
+    assert "\n" not in str(error.value)
+    if "repeat" not in told:
+        assert list((bank / "temporary").iterdir()) == []
+    with sqlite3.connect(bank / "bank.db") as connection:
+        (count,) = connection.execute("SELECT count(*) FROM bank").fetchone()
+    connection.close()
+    assert count >= ROWS  # nothing is written
+
+
+def test_a_database_that_is_not_there_is_one_line_and_is_not_made(bank: Path):
+    with pytest.raises(ValueError, match=r"data\.tables\.bank\.database: "):
+        split_of(config_of(bank, query=QUERY, database=f"sqlite:{bank / 'other.db'}"))
+    assert not (bank / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    "database",
+    ["postgresql://u:s3cret@host/db", "postgresql://host/db?password=s3cret", "mysql://u:s3cret@host/db", "s3cret"],
+)
+def test_no_line_shows_a_password(bank: Path, database: str):
+    with pytest.raises(ConfigError, match="database") as error:
+        config_of(bank, query=QUERY, database=database)
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("rows", [{"query": QUERY}, {"database": "sqlite:x.db"}, {"file": "x", **asked(Path())}])
+def test_a_query_and_its_database_stand_together_and_alone(bank: Path, rows: dict[str, str]):
+    with pytest.raises(ConfigError, match=r"data\.tables\.bank"):
+        config_of(bank, **rows)
+
+
+def test_owners_yaml_with_a_query_trains_and_predicts(bank: Path):
+    own = {"query": QUERY, "database": "sqlite:bank.db", "key": "k", "label": "late"}
+    (bank / "bank.yaml").write_text(yaml.safe_dump(own))
+    tables = {"bank": bank / "bank.yaml", "shop": bank / "shop.csv"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = vfl.train(tables, {"training.rounds": 1, "threads": 1}, run_dir=bank / "run")
+        by_query = run.predict({"bank": bank / "bank.yaml", "shop": bank / "shop.csv"})
+        by_file = run.predict({"bank": bank / "bank.parquet", "shop": bank / "shop.csv"})
+    assert (by_query == by_file).all()
+    assert run.config.data.tables["bank"].database == f"sqlite:{bank / 'bank.db'}"
+    assert experiment_of(tables, None, {}, {}).data.tables["bank"].query == QUERY
+
+
+def test_without_a_query_no_driver_is_imported(bank: Path):
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore')\n"
+        "from pathlib import Path; from vfl.config import parse_config; from vfl.data.source import open_source\n"
+        f"tables = {{'bank': {{'key': 'k', 'label': 'late', 'file': {str(bank / 'bank.parquet')!r}}}}}\n"
+        "open_source(parse_config({'name': 'x', 'data': {'dataset': {'kind': 'tables'}, 'tables': tables}})).split()\n"
+        "print([name for name in sys.modules if name.startswith('adbc')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,87 @@
+"""A table's rows from a database: a query's result, written once as a private Parquet file and then read as any file.
+
+A table is read several times (types, keys, columns), and a query asked again may answer differently: so all readers see
+one answer, and the same rows give the same bits as their Parquet file. The driver is an ADBC driver: it comes whole in
+its package and opens the named database only. DuckDB fetches its readers of PostgreSQL and SQLite from the network.
+"""
+# pyright: reportMissingTypeStubs=false
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from vfl.base.errors import one_line
+from vfl.config.tables import SQLITE, TableConfig
+from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.cells import TableError
+from vfl.data.tables.frames import plain_type
+
+_HELD: dict[int, tuple[TableConfig, Path]] = {}
+"""Settings and files of the answers by the settings' identity; the interpreter's end removes the files."""
+
+
+def rows_of_query(owner: str, config: TableConfig) -> Path:
+    """Return the file that holds an owner's rows; the first call with these settings asks the database.
+
+    Raises TableError, one line, for a missing driver, a database that cannot be reached or is lost, and a wrong query.
+    """
+    assert config.database is not None
+    assert config.query is not None
+    if id(config) not in _HELD:
+        # Only this user may enter the folder. It is held when it is complete: an error leaves nothing behind.
+        folder = Path(tempfile.mkdtemp(prefix="lvfl-query-"))
+        try:
+            _write_answer(f"data.tables.{owner}", config.database, config.query, folder / "query.parquet")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _HELD[id(config)] = (config, folder / "query.parquet")
+    return _HELD[id(config)][1]
+
+
+def _write_answer(where: str, database: str, query: str, file: Path) -> None:
+    name = "adbc_driver_sqlite" if database.startswith(SQLITE) else "adbc_driver_postgresql"
+    try:
+        driver: Any = import_module(f"{name}.dbapi")
+    except ImportError:
+        fix = 'install it with: pip install -e ".[database]"'
+        raise TableError(f"{where}.database: needs the package {name.replace('_', '-')}; {fix}") from None
+    # mode=ro: SQLite would create a file that is not there.
+    uri = f"file:{database.removeprefix(SQLITE)}?mode=ro" if database.startswith(SQLITE) else database
+    at = f"{where}.database"
+    try:
+        with driver.connect(uri) as connection, connection.cursor() as cursor:
+            at = f"{where}.query"
+            cursor.execute(query)
+            _write_batches(where, cursor.fetch_record_batch(), file)  # nothing is committed
+    except TableError:
+        raise
+    # A driver raises its own errors, and those of Arrow where the answer breaks off or a type changes on the way.
+    except (driver.Error, driver.Warning, pa.ArrowException, OSError, ValueError) as error:
+        raise TableError(f"{at}: cannot be read ({one_line(error)[:300]})") from None
+
+
+def _write_batches(where: str, reader: Any, file: Path) -> None:
+    """Write an answer batch by batch: it need not fit into memory."""
+    names: list[str] = reader.schema.names
+    if len(set(names)) < len(names):
+        raise TableError(f"{where}.query: names a column twice ({', '.join(names)}); give each its own name by AS")
+    writer: Any = None
+    try:
+        for batch in reader:
+            columns: Mapping[str, Any] = {
+                name: plain_type(cells) for name, cells in zip(names, batch.columns, strict=True)
+            }
+            table = pa.table(columns)
+            writer = writer or pq.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise TableError(f"{where}.query: gives no row")
