@@ -27,7 +27,8 @@ from vfl.runs.atomic import write_atomically
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for scripts.lab: a script's own folder is there
 
 DIFFERENT = 1
-VERTICAL = """configs/cifar10_quadrants.yaml threads=1 data.dataset.kind=digits data.train_samples=96 data.test_samples=40
+VERTICAL = """configs/cifar10_quadrants.yaml threads=1 data.dataset.kind=digits data.train_samples=96
+ data.test_samples=40
  training.batch_size=32 training.rounds=3 models.feature.width=0.25 training.optimizer.learning_rate=0.02
  'lightweighting.alpha={1: 0.3, 2: 0.5}' 'lightweighting.beta={0: 0.4, 1: 0.8}'"""
 HORIZONTAL = """threads=1 data.dataset.kind=digits data.train_samples=400 data.test_samples=40 training.rounds=3
