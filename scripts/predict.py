@@ -57,7 +57,8 @@ def add_arguments(parser: OneLineParser) -> None:
         choices=get_args(WhenAbsent),
         default="refuse",
         help="what replaces the embeddings of a party that is absent or has no row: nothing; its learned placeholder "
-        "(zeros if none was learned); zeros; its mean embedding of the training (default: refuse)",
+        "(zeros if none was learned); zeros; its mean embedding of the training; own: the mean answer of the present "
+        "parties' own classifiers (default: refuse)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE.csv", help="a file, a pipe or /dev/stdout (default: RUN/predictions.csv)"
