@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from vfl.config.serving import WhenAbsent
+from vfl.base.absence import WhenAbsent
 from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import check_output, csv_text, escape_formula, is_special, write_atomically, write_output
 

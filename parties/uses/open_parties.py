@@ -12,10 +12,10 @@ from typing import TypeVar
 from rich.console import Console
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.serving import WhenAbsent
 from vfl.console import DONE
 from vfl.core.build import Start, build_joint_model
 from vfl.core.joint_model import JointModel

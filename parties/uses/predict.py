@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from vfl.base.absence import WhenAbsent
 from vfl.comparison.compare import Comparison, comparison_of, joint_answers, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.serving import WhenAbsent
 from vfl.core.joint_model import JointModel
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels

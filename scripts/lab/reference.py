@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
+from vfl.base.absence import WhenAbsent
 from vfl.config.experiment import ExperimentConfig, MetricName
-from vfl.config.serving import WhenAbsent
 from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration

@@ -5,12 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vfl.base.absence import WhenAbsent
 from vfl.config.network import Address, is_loopback
 from vfl.config.settings import Number, Positive, Section
-
-WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean", "own"]
-"""Words for what replaces the embedding of an owner without a row; `serving.when_absent` explains them."""
-
 
 Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
 

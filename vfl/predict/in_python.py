@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import ConfigError, PeerLost, nearest_name
 from vfl.config.data import TABLE_KINDS
-from vfl.config.serving import WhenAbsent
 from vfl.data.tables.frames import write_frame
 from vfl.predict.predict import Prediction, check_word, in_file_order, predict_in_process, table_named
 from vfl.predict.reasons import Reasons, ReasonsWanted

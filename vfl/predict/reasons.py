@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import nearest_name
 from vfl.compression.codec import encode
 from vfl.config import ConfigError
-from vfl.config.serving import WhenAbsent
 from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import PartyProxy

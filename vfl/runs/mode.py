@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from vfl.base.absence import WhenAbsent
 from vfl.config import ExperimentConfig, dump_config
 from vfl.config.registry import Registry
-from vfl.config.serving import WhenAbsent
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
 from vfl.runs.runtime import Runtime

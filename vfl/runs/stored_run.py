@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vfl.base.absence import WhenAbsent
 from vfl.config import (
     ConfigError,
     ExperimentConfig,
@@ -17,7 +18,6 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
-from vfl.config.serving import WhenAbsent
 from vfl.config.shipped import kind_of
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
 

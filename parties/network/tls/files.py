@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.parties.network.tls.certificates import (
     SERVER,
     Authority,
@@ -35,7 +36,6 @@ from vfl.parties.network.tls.certificates import (
     issued_by,
     may_be,
 )
-from vfl.runs.run_folder import FIX, is_open_to_others
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"
