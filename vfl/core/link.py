@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from vfl.messages.messages import Message
-from vfl.runs.tensor_file import State
+
+if TYPE_CHECKING:  # it imports PyTorch, which a match does without
+    from vfl.runs.tensor_file import State
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ class PartyLink(Protocol):
         """Let the party save its state; the future holds what the server must keep to restore it."""
         ...
 
-    def load(self, state: State) -> "Future[None]":
+    def load(self, state: "State") -> "Future[None]":
         """Restore the party from the result of ``save``. Raises ValueError for a state of another kind of link."""
         ...
 
