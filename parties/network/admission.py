@@ -4,19 +4,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
-import torch
 from pydantic import AfterValidator, Field, PlainValidator
 
 from vfl.base.errors import plain
-from vfl.base.modules import weights_digest
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, parse_resolution_schedule, schedule_of
 from vfl.config.settings import AsItIs, Positive, Section, agreed_values
-from vfl.core.build import TrainingLabels, feature_config
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.wire.session import Hello
+
+if TYPE_CHECKING:
+    from vfl.core.build import TrainingLabels
 
 SERVED = "serving.keys"
 """The setting that both sides share only where scores are served."""
@@ -192,6 +192,8 @@ def _shown(value: Any) -> str:
 
 def agreement(config: ExperimentConfig) -> str:
     """Return the settings that both sides must share, as JSON: {dotted key: value}."""
+    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
+
     replayed = config.training.labels == "shared"
     values = agreed_values(config, replayed=replayed)
     if replayed:
@@ -208,6 +210,8 @@ def serving_agreement(config: ExperimentConfig) -> str:
 
 def expected_to_serve(config: ExperimentConfig) -> dict[str, Expected]:
     """Return what the server that scores expects of every party: no samples, as each has rows of its own."""
+    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
+
     shared = serving_agreement(config)
     return {
         name: Expected(feature_config(config, name).embedding_size, shared, DataDigests()) for name in config.parties
@@ -216,6 +220,8 @@ def expected_to_serve(config: ExperimentConfig) -> dict[str, Expected]:
 
 def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> dict[str, Expected]:
     """Return the server's requirements of every party and its offers, for ``evaluated`` samples to evaluate."""
+    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
+
     shared = agreement(config)
     return {
         name: Expected(
@@ -225,8 +231,12 @@ def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> 
     }
 
 
-def labels_digest(labels: TrainingLabels | None) -> str:
+def labels_digest(labels: "TrainingLabels | None") -> str:
     """Return the sha256 of training labels, number of classes and the parties' missing rows; "" without labels."""
+    import torch
+
+    from vfl.base.modules import weights_digest
+
     if labels is None:
         return ""
     gaps = {} if labels.present_NK is None else {"present": labels.present_NK}

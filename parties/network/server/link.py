@@ -1,14 +1,15 @@
 """The link to a party in another process."""
 
 from concurrent.futures import Future
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from vfl.base.errors import PeerMisbehaved, plain
-from vfl.core.round_orders import rounds_done
 from vfl.messages.messages import MEASURING, Kind, Message
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.wire.session import Restore, Save, Saved
-from vfl.runs.tensor_file import State
+
+if TYPE_CHECKING:  # it imports PyTorch, which a match does without
+    from vfl.runs.tensor_file import State
 
 
 class RemoteLink:
@@ -31,6 +32,8 @@ class RemoteLink:
 
     def send(self, request: Message) -> "Future[Message]":
         """Send a message; the future holds the reply. Both raise PeerLost."""
+        from vfl.core.round_orders import rounds_done
+
         self.rounds_done = rounds_done(request) or self.rounds_done
         sent_s = self.connection.machine.now_s()
         reply = self.connection.order(request, lambda message: message)
@@ -55,7 +58,7 @@ class RemoteLink:
 
         return self.connection.order(Message(Kind.SAVE, parts=(Save(round=rounds).part(),)), refer)
 
-    def load(self, state: State) -> "Future[None]":
+    def load(self, state: "State") -> "Future[None]":
         """Let the party restore the state of a reference. Raises ValueError for a malformed state."""
         if not state.keys() >= checkpoint_reference(0, "").keys():
             raise ValueError(
@@ -72,13 +75,13 @@ class RemoteLink:
         self.under_way_s += now_s - max(sent_s, self._answered_s)
         self._answered_s = now_s
 
-    def _restore(self, state: State) -> "Future[None]":
+    def _restore(self, state: "State") -> "Future[None]":
         self.rounds_done = state["as_of"]
         restore = Restore(round=state["round"], digest=state["digest"], as_of=state["as_of"])
         return self.connection.order(Message(Kind.RESTORE, parts=(restore.part(),)), lambda message: None)
 
 
-def checkpoint_reference(rounds: int, digest: str) -> State:
+def checkpoint_reference(rounds: int, digest: str) -> "State":
     """Return the server's reference to a party's state: the round and digest of the party's own checkpoint.
 
     ``as_of``: the round that the state belongs to at the server; later than ``round`` if the party was absent
