@@ -51,7 +51,7 @@ class RemoteLink:
         """Let the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
 
-        def refer(message: Message) -> State:
+        def refer(message: Message) -> "State":
             saved = Saved.of(message)
             self.connection.rounds.add(rounds)
             return checkpoint_reference(rounds, saved.digest)
