@@ -41,7 +41,7 @@ def _without_password(value: str | None) -> str | None:
     if value is None or value.startswith(SQLITE):
         return value
     # Never with the value, which may hold the password.
-    if re.match(r"\w+://[^/@]*:[^/@]*@", value) or "password" in value.lower():
+    if re.match(r"\w+://[^?]*:[^?]*@", value) or "password" in value.lower():
         raise ValueError("holds a password (not shown); leave it out, and set PGPASSWORD or PGPASSFILE instead")
     if not value.startswith(("postgresql://", "postgres://")):
         raise ValueError("is no database that is known (not shown); write sqlite:FILE or postgresql://USER@HOST/NAME")

@@ -75,6 +75,15 @@ def test_a_query_gives_the_bits_of_its_parquet_file(bank: Path):
     assert by_query.labels.train.values.equal(by_file.labels.train.values)
 
 
+def test_a_database_is_opened_by_the_name_that_its_file_has(bank: Path):
+    """In the driver's URI ?, # and % have meanings of their own; a file may have them in its name."""
+    odd = (bank / "bank.db").rename(bank / "50%20 #1?mode=rwc&x.db")
+    split = split_of(config_of(bank, query=QUERY, database=f"sqlite:{odd}"))
+    assert split.parties[0].train.ids.equal(
+        split_of(config_of(bank, file=str(bank / "bank.parquet"))).parties[0].train.ids
+    )
+
+
 def test_all_readings_of_one_experiment_see_one_answer(bank: Path):
     source = open_source(config_of(bank, **asked(bank)))
     with warnings.catch_warnings():
@@ -132,7 +141,13 @@ def test_a_database_that_is_not_there_is_one_line_and_is_not_made(bank: Path):
 
 @pytest.mark.parametrize(
     "database",
-    ["postgresql://u:s3cret@host/db", "postgresql://host/db?password=s3cret", "mysql://u:s3cret@host/db", "s3cret"],
+    [
+        "postgresql://u:s3cret@host/db",
+        "postgresql://u:a/s3cret@host/db",
+        "postgresql://host/db?password=s3cret",
+        "mysql://u:s3cret@host/db",
+        "s3cret",
+    ],
 )
 def test_no_line_shows_a_password(bank: Path, database: str):
     with pytest.raises(ConfigError, match="database") as error:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from vfl.base.errors import one_line
 from vfl.config.tables import SQLITE, TableConfig
@@ -51,8 +52,8 @@ def _write_answer(where: str, database: str, query: str, file: Path) -> None:
     except ImportError:
         fix = 'install it with: pip install -e ".[database]"'
         raise TableError(f"{where}.database: needs the package {name.replace('_', '-')}; {fix}") from None
-    # mode=ro: SQLite would create a file that is not there.
-    uri = f"file:{database.removeprefix(SQLITE)}?mode=ro" if database.startswith(SQLITE) else database
+    # mode=ro: SQLite would create a file that is not there. In a URI ?, # and % of a file's name mean something else.
+    uri = f"file:{quote(database.removeprefix(SQLITE))}?mode=ro" if database.startswith(SQLITE) else database
     at = f"{where}.database"
     try:
         with driver.connect(uri) as connection, connection.cursor() as cursor:
