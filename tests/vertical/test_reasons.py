@@ -274,7 +274,9 @@ def test_a_hostile_reply_is_refused(offer: ReasonsOffer, errors: tuple[float, ..
         _read_told(offer, 2, Message(Kind.ATTRIBUTED, parts=parts))
 
 
-@pytest.mark.parametrize("spoilt", [{"steps": 257}, {"steps": 0}, {"stop": 5000}, {"stop": 0}])
+@pytest.mark.parametrize(
+    "spoilt", [{"steps": 257}, {"steps": 0}, {"stop": 5000}, {"stop": 0}, {"stop": 257}, {"stop": 17, "steps": 256}]
+)
 def test_orders_are_bounded(spoilt: dict[str, int]):
     values = {"start": 0, "stop": 4, "steps": 16} | spoilt
     with pytest.raises(ValidationError):

@@ -26,8 +26,8 @@ MOST_DRAWS = 8
 """Most permutations of a column."""
 MOST_STEPS = 256
 """Most points of a path from an owner's reference to a sample."""
-MOST_EXPLAINED = 4096
-"""Most samples that are explained at once."""
+MOST_POINTS = 4096
+"""Most points of paths in an order, all its samples' together: a party embeds some times as many."""
 _SHOWN = 60
 """Most characters of a peer's own text in an error."""
 
@@ -139,20 +139,22 @@ class Explained(Control):
     start: Count
     stop: Count
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
-    gained: Annotated[tuple[float, ...], Field(max_length=MOST_EXPLAINED)] | None = None
+    gained: Annotated[tuple[float, ...], Field(max_length=MOST_POINTS)] | None = None
     """ATTRIBUTE: of each of the party's samples the score minus the one with the reference in its place."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
-        if not 0 < self.stop - self.start <= MOST_EXPLAINED:
-            raise ValueError(f"stop: expected 1 to {MOST_EXPLAINED} samples after start")
+        if not 0 < (self.stop - self.start) * self.steps <= MOST_POINTS:
+            raise ValueError(
+                f"stop: expected 1 to {MOST_POINTS // self.steps} samples of {self.steps} steps after start"
+            )
         return self
 
 
 class Completeness(Control):
     """ATTRIBUTED: of each sample what its columns moved together, minus what they should have."""
 
-    errors: Annotated[tuple[float, ...], Field(max_length=MOST_EXPLAINED)]
+    errors: Annotated[tuple[float, ...], Field(max_length=MOST_POINTS)]
 
 
 class RoundReport(Control):

@@ -34,7 +34,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import PartyProxy
 from vfl.core.tasks import Classification, Task
-from vfl.messages.control import MOST_EXPLAINED, MOST_STEPS, Completeness, Explained, ReasonsOffer
+from vfl.messages.control import MOST_POINTS, MOST_STEPS, Completeness, Explained, ReasonsOffer
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
@@ -42,10 +42,8 @@ from vfl.models.mlp import has_placeholders
 EXACT_OWNERS = 8
 """Most owners of which all sets are tried; of more, `ORDERS` orders and their reverses are drawn."""
 ORDERS = 64
-MOST_POINTS = 4096
-"""Points of paths at once."""
 MOST_VALUES = 1 << 20
-"""Values of their embeddings at once."""
+"""Values of the embeddings of paths at once."""
 SHORTEST = 1e-12
 """Square of the length of a step from which its own change of the score counts: below, it is rounding."""
 
@@ -322,7 +320,7 @@ def _columns_in(
     first, of_B, score_B = scored
     at_once = min(MOST_POINTS, MOST_VALUES // party.receiver.width) // wanted.steps
     pieces: list[tuple[Tensor, Tensor, Tensor]] = []
-    for piece in torch.arange(len(of_B)).split(max(1, min(MOST_EXPLAINED, at_once))):
+    for piece in torch.arange(len(of_B)).split(max(1, at_once)):
         start = first + int(piece[0])
         asked = Explained(start=start, stop=start + len(piece), steps=wanted.steps)
         mask = joint.masks(asked.start, asked.stop)[party.name]
