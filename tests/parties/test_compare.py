@@ -193,7 +193,7 @@ TWO = ("--table", "bank=FILE", "--table", "shop=FILE")
             "^--table: bank has two, .* and x.csv; name each",
         ),
         ((*TWO,), "^--label: is missing; name the column"),
-        ((*TWO, "--label", "none"), "^--label: .*has no column 'none', but key, "),
+        ((*TWO, "--label", "none"), "^--label: .*, bank's --table, has no column 'none', but key, "),
         (
             (*TWO, "--label", "late", "--key", "id"),
             "^--key: .* has no column 'id'; write --key bank=COLUMN, one of ",

@@ -137,7 +137,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "own label": (lambda: vfl.VerticalClassifier().fit({"left": {"lvfl_label": [1.0, 2.0]}}, [0, 1]), "rename it"),
     "arrays as parties": (lambda: vfl.fit(cast(Any, [X]), Y), "vfl.Party"),
     "no labels": (lambda: vfl.fit([], cast(Any, None)), "y: expected"),
-    "settings as tables": (lambda: vfl.train(cast(Any, {"name": "x"})), "label"),
+    "settings as config": (lambda: vfl.train(cast(Any, {"name": "x"})), "overrides"),
+    "sections as config": (lambda: vfl.train(cast(Any, {"training": {"rounds": 2}})), "overrides"),
 }
 
 

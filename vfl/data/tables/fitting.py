@@ -65,6 +65,10 @@ def experiment_of_python(
 ) -> ExperimentConfig:
     """Return the experiment of a YAML file or a shipped name, or that on tables by owner. Raises ConfigError."""
     if isinstance(given, Mapping):
+        for owner, file in given.items():
+            if not (isinstance(cast(object, file), str | Path) and Path(file).is_file()):
+                what = f"tables by owner are {{OWNER: FILE}}, and {file!r} of {owner!r} is no file"
+                raise ConfigError(f"config: {what}; settings go into overrides")
         return experiment_of({owner: Path(file) for owner, file in given.items()}, None, {}, overrides)
     if not isinstance(cast(object, given), str | Path):
         what = f"a YAML file, the name of a shipped experiment, or {{owner: FILE}}; got {type(given).__name__}"
