@@ -29,7 +29,7 @@ from vfl.data.split import write_split
 from vfl.messages.messages import SESSION, Buffer, Kind, Message, Part, PartKind
 from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.launch.supervisor import make_keys, write_configs
-from vfl.parties.network.admission import DataDigests, Expected, expected_of
+from vfl.parties.network.admission import DataDigests, Expected
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.inbox import Over
 from vfl.parties.network.party.party_process import run_party
@@ -37,6 +37,7 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.server.server_process import server_labels
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import expected_of
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
 from vfl.runs.atomic import write_atomically

@@ -36,7 +36,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import train_test_split
 
 import vfl
-from scripts.lab.peers.ef_vfl import EPOCHS, ROWS, WIDTH, MeanHead
+from scripts.lab.peers.ef_vfl import EPOCHS, fit_ours
 from scripts.lab.peers.environment import add_row, rows_of
 from scripts.lab.peers.mnist import read_mnist
 from scripts.lab.peers.vertibench import read_keel
@@ -132,32 +132,10 @@ def ef_vfl(data: Path, seed: int, arm: str) -> Iterator[tuple[str, Callable[[], 
     """Yield EF-VFL's MNIST setting."""
 
     def train() -> Measured:
-        torch.manual_seed(seed)
-        (images, labels), (test_images, test_labels) = read_mnist(data, "train"), read_mnist(data, "t10k")
-        images, labels = torch.cat([images, test_images]), torch.cat([labels, test_labels])
-        parties: list[vfl.Party] = []
-        for top in (0, 14):
-            for left in (0, 14):
-                model = torch.nn.Sequential(torch.nn.Linear(196, WIDTH), torch.nn.Sigmoid())
-                quadrant = images[:, 0, top : top + 14, left : left + 14].flatten(1)
-                parties.append(vfl.Party(f"quadrant_{len(parties) + 1}", quadrant, model=model))
-        settings: Any = {
-            "seed": seed,
-            "threads": 1,
-            "training.batch_size": ROWS,
-            "training.rounds": EPOCHS,
-            "training.optimizer": {
-                "learning_rate": 1.0 if arm == AT_RATE_1 else 4.0,
-                "momentum": 0.0,
-                "weight_decay": 0.0,
-            },
-            "evaluation.every": EPOCHS,
-            "checkpoint.every": EPOCHS,
-            "lightweighting.beta": 0.0,
-            **arm_settings(arm, EPOCHS),
-        }
-        test = range(ROWS, len(labels))
-        return run_measures(vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=test, settings=settings))
+        settings = {"lightweighting.beta": 0.0, **arm_settings(arm, EPOCHS)}
+        if arm == AT_RATE_1:
+            settings["training.optimizer.learning_rate"] = 1.0
+        return run_measures(fit_ours(read_mnist(data, "train"), read_mnist(data, "t10k"), seed, settings))
 
     yield "EF-VFL's MNIST", train
 

@@ -113,7 +113,19 @@ class MeanHead(nn.Module):
 
 
 def ours(train: Any, test: Any, seed: int, form: Any) -> dict[str, Any]:
-    """Return accuracy and uplink bytes of the same models in the framework, fused by the mean in an own head."""
+    """Return accuracy and uplink bytes of the same models in the framework."""
+    settings = {
+        "lightweighting.error_feedback": form.get("error_feedback", True),
+        "lightweighting.beta": form.get("beta", 0.0),
+        "wire": form.get("wire", {}),
+    }
+    summary = fit_ours(train, test, seed, settings).summary
+    sent = summary["uplink_bytes"]
+    return {"accuracy": round(summary["test_accuracy"], 5), "bytes_told": sent, "bytes": sent}
+
+
+def fit_ours(train: Any, test: Any, seed: int, further: dict[str, Any]) -> vfl.Run:
+    """Train the same models in the framework, fused by the mean in an own head; ``further`` settings override these."""
     torch.manual_seed(seed)
     images, labels = torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]])
     parties: list[vfl.Party] = []
@@ -130,13 +142,9 @@ def ours(train: Any, test: Any, seed: int, form: Any) -> dict[str, Any]:
         "training.optimizer": {"learning_rate": 4.0, "momentum": 0.0, "weight_decay": 0.0},
         "evaluation.every": EPOCHS,
         "checkpoint.every": EPOCHS,
-        "lightweighting.error_feedback": form.get("error_feedback", True),
-        "lightweighting.beta": form.get("beta", 0.0),
-        "wire": form.get("wire", {}),
+        **further,
     }
-    run = vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=range(ROWS, len(labels)), settings=settings)
-    sent = run.summary["uplink_bytes"]
-    return {"accuracy": round(run.summary["test_accuracy"], 5), "bytes_told": sent, "bytes": sent}
+    return vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=range(ROWS, len(labels)), settings=settings)
 
 
 if __name__ == "__main__":
