@@ -12,7 +12,7 @@ from vfl.base.errors import one_line
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.drift import DRIFT, SHIFTED
 from vfl.messages.messages import Message, MessageError
-from vfl.parties.network.admission import Terms, agreement, check_party
+from vfl.parties.network.admission import Terms, check_party
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, welcomed_by
 from vfl.parties.network.party.party_process import Holding, check_welcome, load_holding, make_hello
@@ -22,6 +22,7 @@ from vfl.parties.network.tls.diagnosis import Symptom, probe
 from vfl.parties.network.tls.files import TlsFiles, fetch_certificate
 from vfl.parties.network.tls.folders import describe
 from vfl.parties.network.tls.lists import Lists
+from vfl.parties.network.training_terms import agreement
 from vfl.parties.network.transport.rpc import error_text, open_channel, open_stream
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello

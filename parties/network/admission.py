@@ -4,19 +4,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
 from pydantic import AfterValidator, Field, PlainValidator
 
 from vfl.base.errors import plain
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, parse_resolution_schedule, schedule_of
-from vfl.config.settings import AsItIs, Positive, Section, agreed_values
+from vfl.config.settings import AsItIs, Positive, Section
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.wire.session import Hello
-
-if TYPE_CHECKING:
-    from vfl.core.build import TrainingLabels
 
 SERVED = "serving.keys"
 """The setting that both sides share only where scores are served."""
@@ -188,56 +185,3 @@ def _different_settings(ours: str, theirs: str) -> list[str]:
 
 def _shown(value: Any) -> str:
     return plain(json.dumps(value), 100)
-
-
-def agreement(config: ExperimentConfig) -> str:
-    """Return the settings that both sides must share, as JSON: {dotted key: value}."""
-    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
-
-    replayed = config.training.labels == "shared"
-    values = agreed_values(config, replayed=replayed)
-    if replayed:
-        values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
-    if config.training.start_from is not None:  # each has a folder of its own; RESTORE names its checkpoint
-        values["training.start_from"] = "a run"
-    return json.dumps(values, sort_keys=True)
-
-
-def serving_agreement(config: ExperimentConfig) -> str:
-    """Return what both sides must share to serve scores: a training's settings, and how keys travel."""
-    return json.dumps(json.loads(agreement(config)) | {SERVED: config.serving.keys}, sort_keys=True)
-
-
-def expected_to_serve(config: ExperimentConfig) -> dict[str, Expected]:
-    """Return what the server that scores expects of every party: no samples, as each has rows of its own."""
-    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
-
-    shared = serving_agreement(config)
-    return {
-        name: Expected(feature_config(config, name).embedding_size, shared, DataDigests()) for name in config.parties
-    }
-
-
-def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> dict[str, Expected]:
-    """Return the server's requirements of every party and its offers, for ``evaluated`` samples to evaluate."""
-    from vfl.core.build import feature_config  # it imports PyTorch, which a match does without
-
-    shared = agreement(config)
-    return {
-        name: Expected(
-            feature_config(config, name).embedding_size, shared, data, Terms.of(config, name, evaluated).text()
-        )
-        for name in config.parties
-    }
-
-
-def labels_digest(labels: "TrainingLabels | None") -> str:
-    """Return the sha256 of training labels, number of classes and the parties' missing rows; "" without labels."""
-    import torch
-
-    from vfl.base.modules import weights_digest
-
-    if labels is None:
-        return ""
-    gaps = {} if labels.present_NK is None else {"present": labels.present_NK}
-    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs), **gaps})

@@ -9,9 +9,9 @@ from types import FrameType
 from rich.console import Console
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.parties.network.admission import expected_to_serve
 from vfl.parties.network.server.hub import Hub, spare_files
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import expected_to_serve
 from vfl.parties.network.transport.listening import bounded, listening
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.serving.client_connection import PunctualLoop

@@ -33,7 +33,7 @@ from vfl.messages.keys import LOOKED, Found, key_bytes, keys_part, keys_told, pr
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.admission import check_party, serving_agreement
+from vfl.parties.network.admission import check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import NoConsent
 from vfl.parties.network.party.dialer import Dialer
@@ -43,6 +43,7 @@ from vfl.parties.network.party.party_process import check_welcome
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.tls.certificates import SERVER, Peer
 from vfl.parties.network.training_page import TrainingPage
+from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
 from vfl.parties.serving.served_drift import ServedDrift

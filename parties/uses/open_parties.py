@@ -23,13 +23,13 @@ from vfl.core.server import OWNER
 from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.samples import ids_digest
 from vfl.data.source import Source, open_source
-from vfl.parties.network.admission import expected_of
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.server.server_process import ServerLabels, server_labels
 from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.training_terms import expected_of
 from vfl.parties.network.transport.security import load_identity
 from vfl.predict.predict import check_absent
 from vfl.predict.trained_run import RunCheckpoint, check_whole_images, read_checkpoint

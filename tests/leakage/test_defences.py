@@ -21,6 +21,7 @@ from torch.nn import functional
 from vfl.compression.codec import decode
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.config.wire import PrivacyConfig
+from vfl.core.batches import batch_rows
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
 from vfl.core.local import build_in_process
@@ -36,7 +37,6 @@ from vfl.core.privacy.defences import (
     server_defence,
 )
 from vfl.core.privacy.epsilon import epsilon_of, guarantees, movers
-from vfl.core.round_orders import batch_rows
 from vfl.core.tasks import Classification, Regression
 from vfl.messages.control import EvaluatedModel, SampleRange
 from vfl.messages.messages import Part, PartKind

@@ -10,8 +10,8 @@ from two_tables import sections_of, write_tables
 
 from vfl.comparison.compare import Comparison, _estimate_difference, _train_boosting
 from vfl.comparison.importance import metric_of
+from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
-from vfl.core.round_orders import batch_rows
 from vfl.core.tasks import Classification, Task
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples

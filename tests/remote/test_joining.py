@@ -14,10 +14,11 @@ from vfl.base.errors import PeerLost, TryLater, may_pass
 from vfl.config import ConfigError, NetworkConfig
 from vfl.messages.messages import Kind, Message, Part, PartKind, control
 from vfl.parties.launch.supervisor import free_port
-from vfl.parties.network.admission import SERVED, DataDigests, Expected, JoinRefused, agreement, check_hello
+from vfl.parties.network.admission import SERVED, DataDigests, Expected, JoinRefused, check_hello
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
 from vfl.parties.network.tls.files import TlsFiles
+from vfl.parties.network.training_terms import agreement
 from vfl.parties.network.transport import rpc
 from vfl.parties.network.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
 from vfl.parties.network.wire.frame import PIECE_BYTES, Assembler, cut, pack, unpack

@@ -21,8 +21,8 @@ from vfl.config import ConfigError, load_config, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.tables.source import Tables
 from vfl.parties.launch.local_launch import process_configs
-from vfl.parties.network.admission import agreement
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import agreement
 from vfl.predict.export_run import export_run
 from vfl.predict.predict import predict_in_process
 from vfl.predict.start_from import party_start, server_start

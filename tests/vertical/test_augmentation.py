@@ -12,10 +12,10 @@ from torch import Tensor
 from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.augmentation import shifted
+from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
-from vfl.core.round_orders import batch_rows
 from vfl.core.server import HeadServer
 
 PLAIN = {

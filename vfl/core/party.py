@@ -18,6 +18,7 @@ from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
 from vfl.core.augmentation import build_views, resized
 from vfl.core.batch_statistics import embed_still
+from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.ledger import RoundMeter
 from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
@@ -27,7 +28,6 @@ from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence
 from vfl.core.privacy.message_recorder import MessageRecorder
-from vfl.core.round_orders import batch_rows, steps_in_round
 from vfl.core.team import OneProcess
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared

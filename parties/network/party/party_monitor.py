@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vfl.base.costs import savings
 from vfl.config import ExperimentConfig, dump_config
+from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
-from vfl.core.round_orders import batch_rows
 from vfl.data.samples import Samples
 from vfl.messages.control import LocalReports, LocalRounds, RoundReport, RoundStart, SampleRange
 from vfl.messages.messages import MEASURING, Kind, Message

@@ -25,7 +25,7 @@ from vfl.messages.control import ColumnImportance
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.admission import DataDigests, Terms, agreement, check_party, labels_digest
+from vfl.parties.network.admission import DataDigests, Terms, check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import Dialer
@@ -33,6 +33,7 @@ from vfl.parties.network.party.following import follow, leading, must_hold, pass
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import PartyMonitor
 from vfl.parties.network.party.training_session import PartyWorker, open_store
+from vfl.parties.network.training_terms import agreement, labels_digest
 from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start

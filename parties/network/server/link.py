@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from vfl.base.errors import PeerMisbehaved, plain
+from vfl.core.round_orders import rounds_done
 from vfl.messages.messages import MEASURING, Kind, Message
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.wire.session import Restore, Save, Saved
@@ -32,8 +33,6 @@ class RemoteLink:
 
     def send(self, request: Message) -> "Future[Message]":
         """Send a message; the future holds the reply. Both raise PeerLost."""
-        from vfl.core.round_orders import rounds_done
-
         self.rounds_done = rounds_done(request) or self.rounds_done
         sent_s = self.connection.machine.now_s()
         reply = self.connection.order(request, lambda message: message)

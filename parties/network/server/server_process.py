@@ -19,7 +19,7 @@ from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.source import open_source
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.admission import DataDigests, check_mode, expected_of, labels_digest
+from vfl.parties.network.admission import DataDigests, check_mode
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.server.droppable import ABSENT, DroppableParty
 from vfl.parties.network.server.hub import Hub
@@ -27,6 +27,7 @@ from vfl.parties.network.server.link import RemoteLink, checkpoint_reference
 from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
+from vfl.parties.network.training_terms import expected_of, labels_digest
 from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.predict.mode import VERTICAL
 from vfl.predict.start_from import server_start
