@@ -4,11 +4,8 @@ import pytest
 
 from scripts.lab.count_calls import count_exchange, count_prediction
 
-FROZEN = {"exchange": (124, 29), "prediction": (464, 71)}
-"""Most functions, and most files, of one exchange and of one row to its score. Lower them with the code.
-
-Counted were 122 in 29 and 460 in 70; the rest is for what an earlier test in the same process has cached or not.
-"""
+FROZEN = {"exchange": (122, 29), "prediction": (460, 70)}
+"""Most functions, and most files, of one exchange and of one row to its score. Lower them with the code."""
 
 
 @pytest.mark.parametrize("way", FROZEN)
