@@ -255,3 +255,20 @@ def test_a_table_of_numbers_and_categories_is_tried_with_codes_that_it_has():
     model = TableMLP(ModelSpec(TableFeatures("table", (5,), (2, 7)), embedding_size=4, width=0.1))
     pruner = StructuredPruner(model, torch.tensor([[0.3, -1.0, 2.0, 1.0, 6.0]]))
     assert pruner.prune_to(0.5)
+
+
+def test_layers_that_also_read_a_learned_token_are_pruned():
+    """The token passes them once, without samples."""
+    torch.manual_seed(0)
+    model = drawn(
+        Wired(
+            lambda m, x: m.c(m.b(m.a(x).relu()).relu() + m.b(m.a(m.token.weight).relu())),
+            **{"a": nn.Linear(12, 16), "b": nn.Linear(16, 8), "c": nn.Linear(8, 4), "token": nn.Embedding(1, 12)},
+        )
+    )
+    dense, inputs = copy.deepcopy(model), torch.rand(3, *ROW, dtype=torch.float64)
+    pruner = StructuredPruner(model, inputs)
+    assert pruner.whole == {}
+    assert pruner.prune_to(0.5)
+    assert set(pruner.widths()) == {"a", "b"}
+    torch.testing.assert_close(model(inputs), masked_copy(dense, model)(inputs), atol=1e-12, rtol=1e-12)

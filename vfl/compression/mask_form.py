@@ -293,6 +293,8 @@ class _Weights(TorchFunctionMode):
         lost = torch.ones(inputs.shape[channel], dtype=torch.bool)
         lost[left] = False
         values = inputs.movedim(channel, 0)[lost]
+        if values.shape[1] == 1:  # a learned token, before it is repeated for the samples
+            return
         spread = float((values[:, 1:] - values[:, :1]).abs().max())
         if spread > 0 and spread > SAME * float(inputs.abs().max()):
             self.live.append(stored.name.removesuffix(".weight"))
