@@ -15,7 +15,14 @@ from vfl.messages.messages import Message, MessageError
 from vfl.parties.network.admission import Terms, check_party
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, welcomed_by
-from vfl.parties.network.party.party_process import Holding, check_welcome, load_holding, make_hello
+from vfl.parties.network.party.party_process import (
+    Holding,
+    check_brought,
+    check_welcome,
+    last_state,
+    load_holding,
+    make_hello,
+)
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.tls.certificates import peer
 from vfl.parties.network.tls.diagnosis import Symptom, probe
@@ -87,7 +94,9 @@ def _known(config: ExperimentConfig, name: str) -> tuple[None, str]:
 
 
 def _data(config: ExperimentConfig, name: str, run_dir: Path) -> tuple[Holding, str]:
-    holding = load_holding(config, name, kept=party_start(config, name, run_dir))
+    last = last_state(run_dir, config)
+    holding = load_holding(config, name, kept=party_start(config, name, run_dir), last=last)
+    check_brought(config, name, holding.prepared, last)
     held = holding.prepared
     counts = f"{len(held.train)} training and {len(held.test)} test samples of {held.preparation.features}"
     return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"

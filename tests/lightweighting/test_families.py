@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from vfl.base.macs import count_macs
 from vfl.compression.attention import put_twin
 from vfl.compression.pruning import StructuredPruner
 from vfl.core import feature_models
+from vfl.core.export_model import export_model
 
 IMAGE = (3, 32, 32)
 WIDTH, HEADS, TOKENS = 16, 4, 6
@@ -288,6 +290,20 @@ def test_every_family_keeps_the_contract_with_heads_pruned(kind: str, exported: 
     torch.manual_seed(0)
     make, shape, _ = FAMILIES[kind]
     feature_models.check_feature_model(make(), torch.randn(3, *shape))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "vit", "gated", "ft_transformer", "swin", "swin_v2", "maxvit", "convnext"])
+@pytest.mark.filterwarnings("ignore")  # the exporters' own
+@pytest.mark.release
+def test_onnx_with_pruned_heads_differs_by_rounding_only(kind: str, tmp_path: Path):
+    torch.manual_seed(0)
+    make, shape, _ = FAMILIES[kind]
+    model, inputs = drawn(make()).float(), torch.rand(3, *shape)
+    assert StructuredPruner(model, inputs).prune_to(0.5)
+    with torch.inference_mode():
+        largest = max(1.0, float(model(inputs).abs().max()))
+    exported = export_model(model, (inputs,), tmp_path, "pruned")
+    assert max(exported.differences.values()) <= 1e-6 * largest
 
 
 def test_a_twin_of_attention_has_its_bits_and_fewer_heads_are_pruned_by_hand():

@@ -205,9 +205,7 @@ def build_party(
     ``secret``, if given, is the key of its noise.
     """
     settings, given = feature_config(config, name), given or GivenModules()
-    model = build_dense_model(name, data, config, given)
-    weights_file = settings.weights and load_weights(model, settings.weights, name, settings.embedding_size)
-    freeze(model, settings.freeze, name)
+    model, weights_file = build_initial_model(name, data, config, given)
     pair = data.train.held_rows()[:2]
     noisy, joined = config.privacy, len(config.parties) > 1
     counted = noisy.embeddings == "gaussian" or (noisy.gradients == "gaussian" and joined)
@@ -236,6 +234,17 @@ def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, ru
     model = build_dense_model(name, data, config)
     freeze(model, feature_config(config, name).freeze, name)
     return FinishedParty(name, model, data, sender, config, runtime, defence)
+
+
+def build_initial_model(
+    name: str, data: Prepared, config: ExperimentConfig, given: GivenModules | None = None
+) -> tuple[nn.Module, str | None]:
+    """Return a party's model with its own weights and frozen parts, and the sha256 of the file of weights, if any."""
+    settings = feature_config(config, name)
+    model = build_dense_model(name, data, config, given)
+    weights_file = settings.weights and load_weights(model, settings.weights, name, settings.embedding_size)
+    freeze(model, settings.freeze, name)
+    return model, weights_file
 
 
 def build_dense_model(

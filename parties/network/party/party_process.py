@@ -1,6 +1,7 @@
 """A party as a separate process: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import TrainingLabels, build_party, feature_config, training_labels
+from vfl.config.own_models import is_own
+from vfl.core.build import TrainingLabels, build_initial_model, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import SECTION, FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
@@ -146,7 +148,9 @@ def run_party(
     config = with_threads_of_run(run_dir, config)
     check_folder(run_dir, config)
     start = partial(party_start, config, name, run_dir)
-    holding = load_holding(config, name, samples, start(), _last_state(run_dir, config))
+    last = last_state(run_dir, config)
+    holding = load_holding(config, name, samples, start(), last)
+    check_brought(config, name, holding.prepared, last)
     restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
@@ -280,7 +284,20 @@ def load_holding(
     return Holding(prepare_party(source, data, kept), source, wanted, labels, digests, wanted_row)
 
 
-def _last_state(run_dir: Path, config: ExperimentConfig) -> State | None:
+def check_brought(config: ExperimentConfig, name: str, data: Prepared, last: State | None) -> None:
+    """Try an owner's own model, unless a checkpoint has it: errors must come before others wait for the party.
+
+    Raises ConfigError for code, weights and frozen parts that cannot be used.
+    """
+    settings = feature_config(config, name)
+    if last is None and (settings.weights or settings.freeze or is_own(settings.kind)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is built again and warns then
+            build_initial_model(name, data, config)
+
+
+def last_state(run_dir: Path, config: ExperimentConfig) -> State | None:
+    """Return the state of the party's last checkpoint, None if it has none that can be read."""
     store = open_store(run_dir, config.checkpoint.keep)
     with suppress(ValueError):  # a damaged checkpoint: restoring reports it, or takes an older one
         return store.load(store.rounds()[-1])[SECTION] if store.rounds() else None
