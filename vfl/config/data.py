@@ -28,13 +28,12 @@ class DatasetConfig(Section):
     """The source of the samples."""
 
     kind: Annotated[str, name_in(SOURCES)] = "digits"
-    """digits: scikit-learn's 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*; leaf, text (horizontal only): docs/data.md; objects: from ``vfl.fit``; or a source of an
-    installed package."""
+    """digits: scikit-learn's 8x8 digits; mnist to svhn: through torchvision; image_folder, leaf, text: docs/data.md;
+    objects: from ``vfl.fit``; or a source of an installed package."""
     root: Path | None = None
     """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
-    """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
+    """Side in pixels to which images are resized; null keeps theirs (digits: 32)."""
     options: dict[str, Any] = Field(default={})
     """Settings of a source of another package, which checks them."""
 
@@ -52,9 +51,7 @@ class AugmentationConfig(Section):
     """Other views of an owner's own training images; evaluation, export and serving see the images themselves."""
 
     shift: Count = 0
-    """Images only: largest shift in pixels, drawn anew for each row and pass; what moves in is the training images'
-    mean. 0: none. It costs no messages and no multiply-accumulates. With lightweighting.resolution they are pixels of
-    the round's images."""
+    """Images only: largest shift in pixels (of the round's images), drawn anew for each row and pass. 0: none."""
     begin: Annotated[Count, Field(alias="from")] = 0
     """First round with it."""
 
@@ -70,31 +67,26 @@ class DataConfig(Section):
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     augmentation: Annotated[AugmentationConfig, OWN] = AugmentationConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
-    """Tables only: each owner's table by the owner's name. The owners are the parties, in this order."""
+    """Tables only: each owner's table by name. The owners are the parties, in this order."""
     join: Annotated[Literal["inner", "left"], OWN] = "inner"
-    """Tables only: the samples are the label owner's rows that all owners have (inner), or all of its rows (left)."""
+    """Tables only. inner: rows that all owners have; left: all rows of the label owner."""
     test_share: Annotated[Share, OWN] = 0.2
-    """Tables only: share of the samples used as test samples, drawn with the seed."""
+    """Tables only: share of test samples, drawn with the seed."""
     test_file: Annotated[Path | None, OWN] = None
-    """Tables only: a table with the keys of the test samples, used instead of test_share."""
+    """Tables only: a table with the keys of the test samples, instead of test_share."""
     group: Annotated[str | None, OWN] = None
-    """Tables only: column of the label owner's table, such as person; samples of one value are all test or all training
-    samples. An owner's own process without a match needs the column as well."""
+    """Tables only: column of the label owner, such as person; samples of one value stay on one side of the split."""
     validation_share: Annotated[Fraction, OWN] = 0.0
-    """Tables only: share of the training samples that is evaluated instead of trained on. Patience and sweeps then see
-    these and not the test samples."""
+    """Tables only: share of the training samples to evaluate on, instead of the test samples."""
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
-    """Tables of two classes: the class that AUC, F1, average precision and the threshold are of; null: the second one,
-    by number or by name."""
+    """Tables of two classes: the class of AUC, F1, average precision and the threshold; null: the second one."""
     numbers: Annotated[Numbers | None, OWN] = None
-    """Tables only. standardised: a number is one value; quantiles: a value per bin between quantiles of the training
-    rows; both: of models.members, half read either (docs/data.md). null: quantiles for a regression with 1,000 training
-    rows or more, else standardised."""
+    """Tables only. standardised: one value; quantiles: a value per bin between quantiles; both: members half and half.
+    null: quantiles for regressions of 1,000 training rows or more."""
     file: Annotated[Path | None, OWN] = None
-    """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's
-    labels."""
+    """Separate processes only: this process's file from ``lvfl split-data``."""
     labels_file: Annotated[Path | None, OWN] = None
-    """Separate processes with training.labels shared only: a party's copy of the training labels."""
+    """Separate processes with training.labels=shared only: a party's copy of the training labels."""
 
     @property
     def evaluated(self) -> Literal["test", "validation"]:

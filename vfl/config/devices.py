@@ -10,7 +10,7 @@ class LinkConfig(Section):
     """A machine's link to the server."""
 
     latency_s: NotNegative = 0.0
-    """Simulated seconds added to every client's round, or to every round trip to a party."""
+    """Simulated seconds added to a client's round, or to a round trip to a party."""
     uplink_bytes_per_s: RateSchedule | None = None
     """null: transfers take no simulated time."""
     downlink_bytes_per_s: RateSchedule | None = None

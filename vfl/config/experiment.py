@@ -78,33 +78,29 @@ class TrainingConfig(Section):
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
     """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED, UsedWith("labels", "shared")] = "replay"
-    """labels shared only. replay: the head travels once per round and parties replay the server's steps;
-    broadcast: it travels at every exchange."""
+    """labels=shared only. replay: the head travels once per round, and parties replay the server's steps; broadcast: it
+    travels at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
-    """Exchanges by which parties run ahead: an embedding lacks that many of the latest updates. 0 waits for each
-    update."""
+    """Exchanges by which parties run ahead; an embedding lacks as many updates."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
-    """Probability that a sample is trained without a party, drawn for each sample and party; at least one stays. A
-    learned placeholder replaces the missing embedding, so that the model can predict without a party."""
+    """Probability that a sample is trained without a party; at least one stays. A learned placeholder replaces the
+    embedding."""
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
-    """Weight of each party's own loss beside that of the head: a linear classifier on its embedding answers for it, on
-    the rows in which it takes part. It keeps a party learning what the others answer already. 0 has no classifiers."""
+    """Weight of the loss of each party's own linear classifier; 0 has none."""
     local_rounds: Annotated[Count, SHARED] = 0
-    """First rounds in which each party trains alone on its own classifier, with labels shared: nothing is sent and no
-    party waits for another. Then they train together; if no rounds are left, the mean of their answers is the answer.
-    They meet where a round is evaluated or saved: evaluation.every and checkpoint.every."""
+    """labels=shared only: first rounds that each party trains alone on its own classifier. If all are, the mean of
+    their answers is the answer."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
-    """Weight of a class's samples in the loss, by its name (else 1); balanced: N / (classes x samples of the class).
-    null weighs all samples alike."""
+    """Weight of a class in the loss, by name (else 1); balanced: N / (classes x samples of the class)."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
-    """Share of each label, in the training loss, that is spread evenly over all classes."""
+    """Share of each label that the training loss spreads over all classes."""
     start_from: Annotated[Path | None, OWN] = None
-    """Finished run (folder, or name below runs) whose models and preparation of columns this training begins with, on
-    new or more rows. Each process names its own folder of that run."""
+    """Finished run (folder, or name below runs) whose models and preparation this training begins with. Each process
+    names its own folder."""
 
     def check_local_rounds(self) -> None:
         """Raise ValueError unless parties can train alone."""
@@ -133,30 +129,26 @@ class EvaluationConfig(Section):
     batch_size: Annotated[Positive, OWN] = 512
     """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics for evaluation, prediction and export. estimated: those of a seeded sample of the party's
-    training rows, under the current weights; running: the training's own, which lag behind and are wrong right after a
-    pruning; both: estimated, with ``accuracy/test_running`` and ``loss/test_running`` beside it. Vertical learning
-    only."""
+    """BatchNorm's statistics for evaluation, prediction and export. estimated: on a sample of the party's training
+    rows; running: the training's own; both: estimated, with ``accuracy/test_running`` beside it."""
     statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
         STATISTICS_SAMPLES
     )
-    """Rows of that sample (all, where fewer are there), as one batch."""
+    """Rows of that sample, as one batch."""
     subsets: Annotated[bool, OWN] = False
-    """Test sets of parties as if the others were absent: all sets of up to six parties, above that all but one, and
-    single ones. Vertical learning only."""
+    """Evaluate sets of parties as if the others were absent: all sets of up to six parties, above that all but one, and
+    single ones."""
     sparsified: Annotated[bool, SHARED] = False
-    """Evaluate the embeddings as they would be sent (beta applied) instead of dense ones."""
+    """Evaluate embeddings as sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None
     """Metric by which patience, sweeps and reports compare models; null: accuracy, for two-class tables auc, for
-    regression rmse, or that of training.loss."""
+    regression rmse or the loss's."""
     tell_parties: Annotated[bool, OWN] = False
-    """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
+    """Send the parties the metric on the test samples: a few bytes a round."""
     threshold: Annotated[Probability, OWN] = 0.5
-    """Two classes only: probability from which the second class is predicted, for f1, precision, recall, accuracy and
-    the confusion matrix."""
+    """Two classes only: probability from which the positive class is predicted."""
     decision: Annotated[Costs | None, OWN] = None
-    """Two classes only: costs of a false positive and a false negative, {fp: 1, fn: 20}. The summary then has their
-    threshold, fp / (fp + fn), with its costs, recall, precision and confusion matrix."""
+    """Two classes only: costs, {fp: 1, fn: 20}. The summary then has their threshold and its results."""
 
     @field_validator("decision")
     @classmethod
@@ -172,7 +164,7 @@ class CheckpointConfig(Section):
     every: Positive = 5
     """Rounds between checkpoints; the last round and an interrupted one are always saved."""
     keep: AtLeastTwo = 2
-    """Checkpoints kept; two, so that a corrupt one has one before it."""
+    """Checkpoints kept; a corrupt one has another before it."""
 
 
 RESERVED = ("all", "head", "loop", "manifest", "server")
@@ -236,25 +228,23 @@ class ExperimentConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
     seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
-    """Seed of all random draws. The same seed gives the same bits with the same number of threads."""
+    """Seed of all random draws. The same seed and threads give the same bits."""
     mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads; the same bits need the same number. null: 1 if a step of the largest model has fewer than 100
-    million multiply-accumulates, else PyTorch's choice; the run's config.yaml has the number. With labels shared,
-    separate processes take PyTorch's number. Commands set GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY, so
-    that waiting threads free their cores; a Python program sets it before it imports torch."""
+    """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
+    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY; Python programs set it before they import torch."""
     parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties of one process that compute at the same time, each with its share of ``threads``. The bits do not depend
-    on it, for as many threads a party; measured times include waiting."""
+    """Parties of one process that compute at the same time, each with its share of ``threads``. The bits depend only on
+    the threads of a party."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
-    """classification: of two or more classes; regression: a number per sample (tables only)."""
+    """classification: two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
     """cpu, or, untested, cuda or one GPU as cuda:0."""
     precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
     """bfloat16: autocast, float32 weights."""
     channels_last: Annotated[bool, OWN] = False
-    """NHWC memory format for images and convolution weights, usually faster with bfloat16. Vertical learning only."""
+    """NHWC memory format, usually faster with bfloat16. Vertical learning only."""
     data: DataConfig = DataConfig()
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()

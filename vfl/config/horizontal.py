@@ -30,7 +30,7 @@ class SamplePartitionConfig(Section):
 
     kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
     """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
-    Dirichlet; gaussian: sizes in fifths (T-SFL, Case 3); natural: the data's own users or roles."""
+    Dirichlet; gaussian: sizes in fifths; natural: the data's own users or roles."""
     classes_per_client: Annotated[Positive | None, UsedWith("kind", "classes")] = None
     """P of ``classes``; null is 2."""
     shards_per_client: Annotated[Positive | None, UsedWith("kind", "shards")] = None
@@ -38,20 +38,17 @@ class SamplePartitionConfig(Section):
     dirichlet_alpha: Annotated[AboveZero | None, UsedWith("kind", "dirichlet")] = None
     """Dirichlet concentration of ``dirichlet``; null is 0.5."""
     min_samples: Annotated[Positive | None, UsedWith("kind", "dirichlet", "natural")] = None
-    """Fewest samples of a client that ``dirichlet`` may draw, null is 1; owners of ``natural`` with fewer are left out,
-    null leaves out none."""
+    """Fewest samples of a client of ``dirichlet`` (null is 1) or ``natural`` (null is no limit)."""
     samples_per_client: Annotated[Positive | None, UsedWith("kind", "iid", "classes", "gaussian")] = None
-    """Samples of a client: of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is
-    1024."""
+    """Samples of a client of ``iid`` and ``classes`` (null deals all); mean of ``gaussian`` (null is 1024)."""
 
 
 class SpeedConfig(Section):
     """SGD steps per simulated second of the devices."""
 
     kind: Literal["fixed", "groups", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
-    """groups: as ``groups`` says; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters around 2 to 5, redrawn
-    every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded up; gaussian: rounded
-    down, at least 1."""
+    """groups: by ``groups``; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters around 2 to 5, redrawn;
+    uniform: mean - std to mean + std; exponential: rounded up; gaussian: rounded down, at least 1."""
     mean: Annotated[AboveZero, UsedWith("kind", "fixed", "uniform", "exponential", "gaussian")] = 1.0
     """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
     std: Annotated[NotNegative, UsedWith("kind", "uniform", "gaussian")] = 0.0
@@ -86,15 +83,14 @@ class WorkConfig(Section):
     """Amount of local work of each chosen client."""
 
     kind: Literal["fixed", "interval", "partial"] = "fixed"
-    """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s``; partial: a share of
-    the clients may end early."""
+    """fixed: local_epochs or local_steps; interval: as many steps as fit ``interval_s``; partial: some clients may end
+    early."""
     interval_s: Annotated[AboveZero, UsedWith("kind", "interval")] = 1.0
     """Simulated seconds of an interval."""
     incomplete_share: Annotated[Number, Field(ge=0, le=1), UsedWith("kind", "partial")] = 0.5
-    """rho: chance that a client of ``partial`` work is one that may end early."""
+    """rho: chance that a client of ``partial`` work may end early."""
     max_missing_epochs: Annotated[Positive | None, UsedWith("kind", "partial")] = None
-    """Such a client skips 0 to this many epochs, all numbers equally likely. This is tau_max - 1; null is local_epochs
-    - 2 (the paper's tau_max = E - 1), at least 1."""
+    """Such a client skips 0 to this many epochs (tau_max - 1); null is local_epochs - 2, at least 1."""
 
     def missing_epochs(self, local_epochs: int) -> int:
         """Return the largest number of epochs that a client of partial work may skip."""
@@ -105,9 +101,9 @@ class SelectionConfig(Section):
     """Limits on which clients can be chosen."""
 
     min_steps: Positive = 1
-    """Clients that would do fewer local steps are left out (client selection by threshold)."""
+    """Clients that would do fewer local steps are left out."""
     group_weights: tuple[AboveZero, ...] = ()
-    """Relative chances of being chosen, one per equal group of consecutive clients; [] gives all clients the same."""
+    """Relative chances of being chosen, by equal groups of consecutive clients; [] treats all alike."""
 
 
 class AlgorithmConfig(Section):
@@ -150,22 +146,20 @@ class HorizontalConfig(Section, extra="allow"):
     clients_per_round: Positive = 5
     """K; asynchronous server: clients at work at a time, and arrivals that make a round."""
     local_epochs: Positive = 1
-    """E: local passes of a client over its samples; not used if local_steps is set."""
+    """E: local passes of a client over its samples, unless local_steps is set."""
     local_steps: Positive | None = None
     """SGD steps of a client per round, instead of local_epochs."""
     server_learning_rate: AboveZero = 1.0
     """eta_g"""
     weights: Literal["reporting", "all", "equal"] = "reporting"
-    """Weights of averages, unless fixed by the algorithm: n_i over the reporting clients, n_i over all (absent ones
-    keep w), equal."""
+    """Weights of averages: n_i over the reporting clients, n_i over all (absent ones keep w), or equal."""
     buffers: Literal["average", "local", "drop"] = "average"
-    """BatchNorm's running statistics. average: as the weights, by n_i; local: every client keeps its own; drop: nobody
-    does. Without averaging the evaluation normalises by the test batch."""
+    """BatchNorm's running statistics. average: by n_i; local: every client keeps its own; drop: none. Without
+    averaging, evaluation uses the test batch."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
-    """Computation of local training. sequential: client by client; batched: clients stacked; auto: stacked where that
-    is faster. Under torchrun: sequential."""
+    """sequential: client by client; batched: clients stacked; auto: the faster one. Under torchrun: sequential."""
     worker_timeout_s: Annotated[AboveZero, Field(le=10**9)] = 1800.0
-    """torchrun only: seconds that a worker waits for the others' clients before it considers them lost."""
+    """torchrun only: seconds after which a silent worker counts as lost."""
     client_state: Literal["memory", "disk"] = "memory"
     """Place of algorithms' client state and of local buffers."""
     partition: SamplePartitionConfig = SamplePartitionConfig()

@@ -19,11 +19,9 @@ class PruningConfig(Section):
     importance: Literal["filter", "group"] = "filter"
     """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
     round_to: Positive | None = None
-    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit CPUs); null keeps exact
-    widths."""
+    """Kept widths become multiples of this (8 or 16 suit CPUs); null keeps exact widths."""
     refit: bool = False
-    """Fit the layers behind a pruning to their former outputs, by least squares over 1,024 of the party's own training
-    rows. It costs computation once, which is counted."""
+    """After a pruning, fit the layers behind it to their former outputs, on 1,024 of the party's own rows."""
 
 
 class LightweightingConfig(Section):
@@ -35,24 +33,22 @@ class LightweightingConfig(Section):
     beta: Annotated[RatioSchedule, OWN] = 0.0
     """Share of the embedding's entries that is not sent; a controller's smallest beta."""
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
-    """Images only: share of their sides with which a round trains and is evaluated; {0: 0.5, 18: 1} is half-size images
-    first. The last round must have 1: what is exported has one size."""
+    """Images only: share of their sides in a round, {0: 0.5, 18: 1}. The last round must have 1."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """Chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party keeps
-    seconds_per_exchange; or a controller of an installed package."""
+    """Chooses the ratios. fixed: as given; deadline: the smallest that keep seconds_per_exchange; or a controller of an
+    installed package."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
-    """Controller deadline: seconds per exchange that no party should exceed. auto: 1.2 times those of the median party
-    without lightweighting."""
+    """Goal of deadline. auto: 1.2 times the seconds of the median party without lightweighting."""
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
-    """Largest alpha that a controller chooses; {5: 0.6} prunes from round 5 on."""
+    """Largest alpha of a controller; {5: 0.6} prunes from round 5 on."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
-    """Largest beta that a controller chooses."""
+    """Largest beta of a controller."""
     alpha_weight: Annotated[AboveZero, OWN] = 1.0
     """Weight of alpha relative to beta when a controller can raise either."""
     options: Annotated[dict[str, Any], OWN] = Field(default={})
     """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False
-    """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
+    """EF21: both ends keep an estimate per sample; only sparsified differences travel."""
     pruning: Annotated[PruningConfig, OWN] = PruningConfig()
 
     @model_validator(mode="after")

@@ -19,9 +19,9 @@ class FeatureModelConfig(Section):
     """A party's feature model."""
 
     kind: Annotated[str, AfterValidator(_known_kind)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp, torchvision (any of its classification models, by options: {name: resnet18}), code of
-    yours as my_models.py:Net (relative to the YAML file) or package.module:Net, given (as an object, by `vfl.fit`), own
-    (another owner's, who names it there), or a model of an installed package (docs/extending.md)."""
+    """vgg16, vgg11, cnn, mlp; torchvision: with options: {name: resnet18}; your code: my_models.py:Net (relative to the
+    YAML file) or package.module:Net; given: an object, by `vfl.fit`; own: another owner's, who names it there; or a
+    model of an installed package."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
@@ -29,17 +29,16 @@ class FeatureModelConfig(Section):
     batch_norm: bool = True
     """Normalise by batch after every convolution or hidden layer."""
     dropout: Fraction = 0.0
-    """mlp only: probability with which a training pass leaves out a hidden unit."""
+    """mlp only: probability of leaving out a hidden unit in training."""
     options: dict[str, Any] = Field(default={})
-    """torchvision: name, and further arguments of its function; code of yours: its keyword arguments; else settings of
-    a model of another package, which checks them."""
+    """torchvision: name and further arguments of its function; your code: its keyword arguments; else settings of an
+    installed package's model."""
 
     weights: Path | None = None
-    """File of weights with which the training begins: safetensors, or a state dict (read without unpickling code).
-    Relative to the YAML file; never downloaded. The layer that gives the embedding may be another one there."""
+    """File of weights to begin with: safetensors, or a state dict (read without unpickling code). Relative to the YAML
+    file; never downloaded. Its last layer may differ."""
     freeze: tuple[str, ...] = ()
-    """Names of parts of the model that are not trained, as [features.0, features.1]; what is below them is frozen too,
-    statistics of batch normalizations included."""
+    """Parts of the model that are not trained, with all below them: [features.0, features.1]."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""
@@ -55,7 +54,7 @@ class HeadConfig(Section):
     """The head model: a multilayer perceptron over the concatenated embeddings."""
 
     hidden: tuple[Positive, ...] = (256, 128)
-    """Widths of the hidden layers; two of them make the paper's 3-layer head, [] a linear classifier."""
+    """Widths of the hidden layers; two make the paper's 3-layer head, [] a linear classifier."""
 
 
 class ClassifierConfig(Section):

@@ -68,23 +68,22 @@ class ConsentConfig(Section):
     resolution: Probability | None = None
     """Smallest resolution, the smallest images on which this party's model trains."""
     evaluation_rows: Positive | None = None
-    """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
+    """Most test samples whose embeddings it sends in a round, up to four times each."""
     importance: bool = False
-    """Answer with embeddings of test samples with one column permuted, up to eight times each (``lvfl compare`` over
-    processes). The server learns what every column adds, by its number."""
+    """Answer ``lvfl compare`` over processes with one column permuted. The server learns what each column adds, by
+    number."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
-    """What it tells of the reasons of scores (``lvfl predict --reasons``). nothing: it computes none of its columns';
-    itself: it keeps them, in ``reasons.csv`` of its folder; ranks: also the server gets the columns' names, and which
-    lowered or raised a score more than which; amounts: the names and what each moved."""
+    """What it gives of its columns to ``lvfl predict --reasons``: nothing; itself: nothing, but it keeps them in
+    ``reasons.csv``; ranks: names and ranks; amounts: names and amounts."""
     keys: Positive = 10_000_000
-    """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
-    owner's. A million keys at each of two owners need some 0.3 GB at the server."""
+    """Most keys in another owner's list, and most samples, of a match; at the server, of every owner's. A million keys
+    at each of two owners need some 0.3 GB there."""
     scored_keys: Positive = 60_000
-    """Most keys a minute that it answers for while it serves scores (``lvfl party --serve``)."""
+    """Most keys a minute that it answers for while it serves scores."""
     until: date | None = None
     """Last day (UTC) on which it serves scores."""
     accepted: str | None = None
-    """Fingerprint of terms that the owner has accepted, as the party shows it."""
+    """Fingerprint of terms that the owner accepts, as the party shows it."""
 
 
 class NetworkConfig(Section):
@@ -96,26 +95,25 @@ class NetworkConfig(Section):
     """The address on which the server listens; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
     metrics: Annotated[Address, BeforeValidator(_on_this_machine)] | None = None
-    """Port, of 127.0.0.1 unless a host stands before it, at which this process answers /healthz and /metrics in
-    Prometheus' text format, without a password; null: nowhere. Needs the extra serve."""
+    """Port (of 127.0.0.1 unless a host precedes it) for /healthz and /metrics in Prometheus' format, without a
+    password; null: none. Needs the extra serve."""
     use_proxy: bool = False
-    """Dial through the HTTP proxy that the environment names (https_proxy); otherwise proxies are ignored."""
+    """Dial through the environment's HTTP proxy (https_proxy)."""
     consent: ConsentConfig = ConsentConfig()
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
-    """A peer that sends nothing for this long counts as lost; a busy one still sends heartbeats. Must exceed the time
-    of 1 MiB on the slowest link."""
+    """A peer that sends nothing for this long, not even heartbeats, is lost. Must exceed the time of 1 MiB on the
+    slowest link."""
     reply_limit_s: Seconds = 3600.0
-    """A party that sends heartbeats but takes longer to answer a request counts as lost."""
+    """A party that takes longer to answer is lost, in spite of heartbeats."""
     wait_s: Seconds = 600.0
-    """Seconds that the server waits for a party, and a party for the server, before it gives up (exit code 3)."""
+    """Seconds that server and party wait for each other before they give up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
-    """wait: until the party is back (wait_s), then continue from the last round that all have; drop: continue with its
-    placeholders until it is back; abort: end with exit code 3."""
+    """wait: until it is back, then continue from the last round that all have; drop: continue with its placeholder
+    until it is back; abort: end with exit code 3."""
     max_offences: Count = 3
-    """Times a party may come back after it broke the protocol or refused to continue; then the training ends (wait), or
-    continues without it (drop)."""
+    """Times a party may come back after it broke the protocol or refused to continue."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
 

@@ -32,25 +32,25 @@ class OptimizerConfig(Section):
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
-    """Course of the learning rate, by exchange. steps: as given by round; cosine: half a cosine to 0; one_cycle: rises
-    for three tenths of all exchanges, then falls evenly to 0. Not of clients."""
+    """Learning rate by exchange. steps: as given by round; cosine: half a cosine to 0; one_cycle: rises, then falls to
+    0. Not of clients."""
     warm_up: Count | None = None
-    """Exchanges during which the rate rises evenly; null: of one_cycle three tenths of all, else none."""
+    """Exchanges during which the rate rises; null: three tenths of all for one_cycle, else none."""
     rounds: Annotated[Positive | None, UsedWith("schedule", "cosine", "one_cycle")] = None
     """Rounds after which the rate of cosine and one_cycle is 0; null: training.rounds."""
     momentum: Annotated[Fraction, UsedWith("kind", "sgd")] = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    """Factor of the weights that is added to their gradient; for adamw, subtracted from the weights, times the learning
+    """Factor of the weights that is added to their gradient; adamw subtracts it from the weights, times the learning
     rate."""
     nesterov: Annotated[bool, UsedWith("kind", "sgd")] = False
     """sgd only."""
     betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
-    """adam and adamw only: decay rates of the means of gradients and of their squares."""
+    """adam and adamw only: decay rates of the means of gradients and their squares."""
 
     clip_gradient: AboveZero | None = None
-    """Vertical learning only: longest gradient of a model with which a step is taken; a longer one is shortened to it.
-    null clips none. ``privacy.gradients`` clips what travels."""
+    """Vertical learning only: longer gradients of a model are shortened to this length. ``privacy.gradients`` clips
+    what travels."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -101,15 +101,14 @@ class LossConfig(Section):
     """Loss that the training minimises, the label owner's choice; each member has its own."""
 
     kind: Literal["cross_entropy", "focal", "squared", "absolute", "huber", "pinball"] | None = None
-    """null: cross_entropy of classes, squared error of amounts. focal: cross_entropy times (1 - p)^gamma, p the
-    probability of the true class. absolute: for the median. huber: half the squared error up to delta, then straight.
-    pinball: for a quantile. Sources: docs/data.md."""
+    """null: cross_entropy of classes, squared error of amounts. focal: cross_entropy times (1 - p)^gamma; absolute: for
+    the median; huber: half the squared error up to delta, then straight; pinball: for a quantile."""
     gamma: NotNegative | None = None
-    """focal only; null is 2. With 0 it is cross_entropy, bit for bit."""
+    """focal only; null is 2. 0 is cross_entropy, bit for bit."""
     delta: AboveZero | None = None
     """huber only, in standard deviations of the training labels; null is 1."""
     quantile: Share | None = None
-    """pinball only, which needs it: the share of labels that are to be at or below the predicted value."""
+    """pinball only, required: share of labels at or below the predicted value."""
 
     @model_validator(mode="before")
     @classmethod

@@ -16,40 +16,35 @@ class ServingConfig(Section):
     """The HTTP service of scores, and the waiting times for parties."""
 
     listen: Address = "127.0.0.1:8080"
-    """The address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
+    """Address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
     token: Path | None = None
-    """File with the bearer token that clients send, at least 16 characters; who may read it: as
-    ``network.tls.key``."""
+    """File with the clients' bearer token, at least 16 characters; permissions as ``network.tls.key``."""
     certificate: Path | None = None
     """Certificate of the HTTP service, in PEM; null serves plain HTTP."""
     key: Path | None = None
     """Private key of that certificate."""
     client_ca: Path | None = None
-    """Authority of clients' certificates; with it a client without one is refused. Needs ``certificate``."""
+    """Authority of clients' certificates; others are refused. Needs ``certificate``."""
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
-    """Milliseconds that a party has to answer; after them it counts as absent for a request."""
+    """Milliseconds that a party has to answer before it counts as absent for a request."""
     gather_ms: Milliseconds = 2.0
-    """Time after a batch of several requests in which the next ones are gathered; a single client never waits."""
+    """Milliseconds after a batch of several requests in which the next are gathered."""
     batch: Annotated[Positive, Field(le=4096)] = 256
     """Most keys that parties are asked for at once."""
     queue: Positive = 4096
     """Most keys that wait; requests beyond are refused (429)."""
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
-    """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
+    """Seconds for which the server keeps a key's embedding; 0 keeps none."""
     idle_s: Annotated[Positive, Field(le=3600)] = 5
-    """Seconds for which a client's connection stays open between requests. Set more than the idle time of a proxy
-    before it (often 60)."""
+    """Seconds a client's connection stays open between requests; more than a proxy's own (often 60)."""
     when_absent: WhenAbsent = "refuse"
-    """Replacement of the embedding of a party that is absent or has no row. refuse: no score; placeholder: the learned
-    one (else zeros); mean: its mean embedding of the training; own: the mean answer of the present parties' own
-    classifiers (training.auxiliary)."""
+    """For a party without a row. refuse: no score; placeholder: the learned one (else zeros); mean: its mean embedding;
+    own: the present parties' own classifiers (training.auxiliary)."""
     key_secret: Path | None = None
-    """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256. Set by all or
-    by none; readable as ``network.tls.key``."""
+    """File with a secret of at least 16 characters that all owners share: keys then travel as HMAC-SHA256."""
 
     outcomes: Path | None = None
-    """File (SQLite) that keeps scores by key, so that later outcomes (POST /v1/outcomes) show how good they were; null
-    keeps none."""
+    """File (SQLite) that keeps scores by key, to compare with later outcomes (POST /v1/outcomes)."""
 
     @property
     def keys(self) -> Literal["clear", "hashed"]:

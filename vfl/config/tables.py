@@ -57,40 +57,36 @@ class TableConfig(Section):
     """A table, and the use of its columns. A YAML file that holds these settings can stand in its place."""
 
     file: Path | None = None
-    """CSV, gzipped CSV or Parquet. A process of its own needs only its own owner's."""
+    """CSV, gzipped CSV or Parquet."""
     query: str | None = None
-    """SQL whose answer is the table, in place of ``file``; it is asked once for each reading of the tables."""
+    """SQL whose answer is the table, instead of ``file``."""
     database: Annotated[str | None, AfterValidator(_without_password)] = None
-    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME without a password, which is taken from PGPASSWORD or
-    a password file (PGPASSFILE, ~/.pgpass). Needs the extra ``database``."""
+    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME, with the password in PGPASSWORD or a password file.
+    Needs the extra ``database``."""
     key: KeyColumns | None = None
     """Columns by which the owner knows a sample."""
     label: str | None = None
     """Column of the labels; at exactly one owner."""
     weight: str | None = None
-    """Label owner only: column with the weight of each sample in loss, metrics and statistics; 0 leaves the row out. It
-    never leaves the owner; needs ``training.labels: server``."""
+    """Label owner only: column with each sample's weight in loss, metrics and statistics; 0 leaves the row out. Needs
+    ``training.labels: server``."""
     features: dict[str, FeatureKind] | None = None
-    """number, category or ignore by column, in the model's order; other columns are ignored, unless "*": propose
-    stands for them. null proposes all from the file; features.COLUMN=ignore on a command line then changes this one.
-    {} at the label owner: it has only labels, is no party and sends nothing; so is a file with only keys, label and
-    weight."""
+    """number, category or ignore by column, in the model's order; others are ignored, unless "*": propose. null
+    proposes all; features.COLUMN=ignore then changes one. {} at the label owner: only labels."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
-    """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
-    do (docs/data.md)."""
+    """Text or numbers that stand for a missing value, [unknown, -999], beside the usual ones."""
     not_missing: dict[str, Words] = Field(default={})
-    """Words, by column, that stand for themselves there although they count as missing elsewhere: {continent: [NA]}."""
+    """Words, by column, that are values there: {continent: [NA]}."""
     thousands: Literal[",", "'"] | None = None
-    """Mark between the thousands of a number: with "," 1,093.39 is read as 1093.39. null: proposed with the features,
-    where no cell can mean another number."""
+    """Mark between thousands: "," reads 1,093.39 as 1093.39. null: proposed with the features."""
     keys: dict[str, KeyColumns] = Field(default={})
-    """Label owner only: columns by which another owner knows the sample, if they are not ``key``; they may repeat."""
+    """Label owner only: columns by which another owner knows the sample, if not ``key``; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"
-    """Rows whose key stands in an earlier row: refuse the table, or keep the first of them."""
+    """Rows with an earlier row's key: refuse the table, or keep the first."""
     match: Path | None = None
-    """File that ``lvfl align`` writes: which row stands for which sample. null joins keys in the open."""
+    """File of ``lvfl align``: which row stands for which sample. null joins keys in the open."""
     serve: Path | None = None
-    """The owner's rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
+    """Rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

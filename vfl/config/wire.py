@@ -17,35 +17,31 @@ class GradientConfig(Section):
     """Coding of the gradients that the server returns (training.labels=server)."""
 
     beta: Fraction = 0.0
-    """Share of a gradient's entries, those of smallest magnitude, that is not sent."""
+    """Share of a gradient's smallest entries that is not sent."""
     bits: Bits | None = None
     """Bits of a gradient's value, as wire.bits."""
     step: Step | None = None
     """Step of a gradient's values, as wire.step."""
     error_feedback: bool = False
-    """The server adds the unsent rest of a sample's gradient to that sample's next one."""
+    """The server adds a sample's unsent rest to its next gradient."""
 
 
 class WireConfig(Section):
     """Coding of the tensors in messages."""
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
-    """Type of the values of embeddings and gradients in messages: in training unless bits or step is given, in
-    evaluations always."""
+    """Type of embeddings and gradients in messages: in training without bits or step, in evaluations always."""
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """Compressor of embeddings. magnitude: leaves out lightweighting.beta's smallest entries; or a compressor of an
-    installed package (docs/extending.md)."""
+    """magnitude: leaves out lightweighting.beta's smallest entries; or a compressor of an installed package."""
     bits: Annotated[Bits | None, SHARED] = None
-    """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
+    """Bits of an embedding's value in training, with a scale per 2048 entries; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
-    """Step instead of bits: whole numbers times a step per 2048 entries, this number times their root mean square.
-    Needs wire.coding=entropy."""
+    """Instead of bits: step of the values, times the root mean square of 2048 entries. Needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
-    """Coding of the whole numbers of wire.bits or wire.step. packed: equally many bits each; entropy: by their
-    frequencies, the same numbers in fewer bytes."""
+    """Coding of whole numbers. packed: equally many bits each; entropy: by frequency, the same numbers in fewer
+    bytes."""
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
-    """Rounding to bits. nearest: smallest error of a value; dithered: exact in the mean, with noise that the receiver
-    takes off again (where entries are left out, up or down at random)."""
+    """nearest: smallest error; dithered: exact in the mean, with noise that the receiver takes off again."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""
@@ -78,23 +74,23 @@ class PrivacyConfig(Section):
     """Defences that each side applies to its own messages. Never a promise of safety: see `lvfl audit`."""
 
     gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
-    """Server's defence of gradients (training.labels=server). max_norm: noise along each gradient makes all as long as
-    the longest (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
+    """Server's defence (training.labels=server). max_norm: noise along each gradient makes all as long as the longest
+    (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
     gradient_strength: Annotated[AboveZero, OWN, UsedWith("gradients", "max_norm", "gaussian")] = 1.0
     """max_norm: factor of the noise; gaussian: standard deviation in units of gradient_clip."""
     gradient_clip: Annotated[AboveZero, OWN, UsedWith("gradients", "gaussian")] = 1.0
-    """gaussian: largest length of a row's gradient, in units of the mean loss's gradient times the batch size."""
+    """gaussian: longest gradient of a row, in units of the mean loss's gradient times the batch size."""
     embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
-    """Party's defence of its embeddings. gaussian: clipped by row, with noise, in training, evaluation and predictions;
-    distance_correlation: trained to depend less on the features."""
+    """Party's defence. gaussian: clipped by row, with noise, also in predictions; distance_correlation: trained to
+    depend less on the features."""
     embedding_strength: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian", "distance_correlation")] = 1.0
-    """gaussian: standard deviation in units of embedding_clip; distance_correlation: its weight beside the loss."""
+    """gaussian: standard deviation in units of embedding_clip; distance_correlation: weight beside the loss."""
     embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
     """gaussian: largest length of a row's embedding."""
     noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
-    """Seed of the noise. null: in one process the experiment's seed, in a separate process a secret. A number makes
-    processes repeat one process, and must be kept from the others."""
+    """null: a separate process draws a secret; one process uses the experiment's seed. A number must be kept from the
+    others."""
 
     record: Annotated[bool, OWN] = False
-    """A party process keeps the embeddings that it sent and the gradients that it got in its last round
-    (seen.safetensors), for lvfl audit --processes. Remove the file afterwards: it is personal data."""
+    """A party process keeps its last round's messages (seen.safetensors) for lvfl audit --processes. They are personal
+    data."""

@@ -20,8 +20,8 @@ class WirelessConfig(Section):
         "device_maximization",
         "computation_minimization",
     ] = "none"
-    """Choice of the senders. none: no network, clients_per_round at random; greedy: FLARE's Algorithm 1;
-    linear_program: its form for large L; the others: its baselines PS, CP, DM and CM."""
+    """none: no network, clients_per_round at random; greedy: FLARE's Algorithm 1; linear_program: its form for large L;
+    the others: its baselines PS, CP, DM and CM."""
     deadline_s: AboveZero = 1.0
     """t_thr: longest round, and the duration of an empty one."""
     bandwidth_hz: AboveZero = 10e6
@@ -33,9 +33,9 @@ class WirelessConfig(Section):
     path_loss_1km_db: Annotated[Number, Field(ge=-1000, le=1000)] = 128.1
     """Path loss at 1 km."""
     path_loss_exponent: AboveZero = 3.76
-    """n: the path loss grows by 10 n dB when the distance is ten times as large."""
+    """n: path loss grows by 10 n dB at ten times the distance."""
     fading: Literal["none", "rayleigh"] = "none"
-    """rayleigh: gains also vary by an exponential factor of mean 1, drawn per client and round."""
+    """rayleigh: gains also vary by an exponential factor of mean 1, per client and round."""
     distance_min_m: AboveZero = 100.0
     """Clients' distances from the base station are uniform between these two."""
     distance_max_m: AboveZero = 500.0

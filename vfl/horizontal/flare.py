@@ -28,10 +28,10 @@ class FlareConfig(AlgorithmConfig):
 
     averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Reference number of local steps. mas, mes: largest or mean number of this round's selected clients; fmas, fmes:
-    the same of their steps in the first round. none: FedAvg with equal weights."""
+    """Reference number of steps. mas, mes: largest or mean of this round's clients; fmas, fmes: of their first round's.
+    none: FedAvg with equal weights."""
     lipschitz: AboveZero = 1.0
-    """L of gamma = server_learning_rate / L, which sets the greedy policy's preference for many clients."""
+    """L of gamma = server_learning_rate / L, the greedy policy's preference for many clients."""
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
         """Return the settings that have no effect if a policy schedules the cell."""
