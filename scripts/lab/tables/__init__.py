@@ -1,0 +1,1 @@
+"""Measurements on public tables."""
