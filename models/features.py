@@ -52,6 +52,8 @@ class ModelSpec:
     """Share of a perceptron's hidden units that a training pass leaves out."""
     members: int = 1
     """Perceptrons side by side, each with its part of the embedding."""
+    linear_path: bool = False
+    """A perceptron's inputs also reach its embedding through one linear layer."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The model's own settings, which it checks itself."""
 

@@ -19,20 +19,25 @@ FEATURE_MLP_HIDDEN = (256, 128)
 class MLP(nn.Module):
     """Linear layers with ReLU between them: [B, in_features], or images of as many values, -> [B, out_features].
 
-    `hidden` holds the widths of the hidden layers; without any it is logistic regression. Raises ValueError for a size
-    below 1.
+    `hidden` holds the widths of the hidden layers; without any it is logistic regression. With `linear_path` the output
+    of one linear layer is added to theirs. Raises ValueError for a size below 1.
     """
 
-    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
+    linear: nn.Linear | None
+
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], out_features: int, *, linear_path: bool = False
+    ) -> None:
         super().__init__()
         if min(in_features, out_features, *hidden) < 1:
             raise ValueError(f"MLP: every size must be at least 1, got {[in_features, *hidden, out_features]}")
         self.hidden = hidden_layers(in_features, hidden, batch_norm=False)
         self.output = nn.Linear(hidden[-1] if hidden else in_features, out_features)
+        self.linear = nn.Linear(in_features, out_features, bias=False) if linear_path else None
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the scores [B, out_features] of the features [B, ...]."""
-        return self.output(self.hidden(features.flatten(1)))
+        return with_linear_path(self.output(self.hidden(features.flatten(1))), self.linear, features.flatten(1))
 
 
 PLACEHOLDER = "placeholder"
@@ -45,8 +50,10 @@ class PlaceholderMLP(MLP):
     NaN marks missing features, also in an exported model.
     """
 
-    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
-        super().__init__(in_features, hidden, out_features)
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], out_features: int, *, linear_path: bool = False
+    ) -> None:
+        super().__init__(in_features, hidden, out_features, linear_path=linear_path)
         self.placeholder = nn.Parameter(torch.zeros(in_features))  # its name is PLACEHOLDER
 
     def forward(self, features: Tensor) -> Tensor:
@@ -93,10 +100,30 @@ class FeatureMLP(nn.Module):
         hidden = [scaled_width(features, spec.width) for features in FEATURE_MLP_HIDDEN]
         self.hidden = hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm, spec.dropout)
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
+        self.linear = linear_path(spec, math.prod(spec.features.shape))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the embeddings [B, D] of the features [B, ...]."""
-        return self.embedding(self.hidden(features.flatten(1)))
+        inputs = features.flatten(1)
+        return with_linear_path(self.embedding(self.hidden(inputs)), self.linear, inputs)
+
+
+def linear_path(spec: ModelSpec, inputs: int) -> nn.Linear | None:
+    """Return the layer that adds a linear part to an embedding, if the specification has one.
+
+    It starts at 0, so that weight decay shrinks an owner's linear part towards none: the wide part beside a deep one of
+    Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016.
+    """
+    if not spec.linear_path:
+        return None
+    layer = nn.Linear(inputs, spec.embedding_size, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def with_linear_path(output: Tensor, linear: nn.Linear | None, inputs: Tensor) -> Tensor:
+    """Return an output [B, O] of hidden layers, with that of a linear layer for the inputs [B, ...] added, if any."""
+    return output if linear is None else output + linear(inputs)
 
 
 def hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool, dropout: float = 0.0) -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vfl.models.convolution import scaled_width
 from vfl.models.features import ModelSpec, TableFeatures
-from vfl.models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers
+from vfl.models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers, linear_path, with_linear_path
 
 CATEGORY_SIZE = 8
 """Width of the learned embedding of a category."""
@@ -61,15 +61,16 @@ class TableMLP(nn.Module):
         width = inputs + CATEGORY_SIZE * len(category_sizes)
         self.hidden = hidden_layers(width, hidden, spec.batch_norm, spec.dropout)
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
+        self.linear = linear_path(spec, width)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the embeddings [B, D] of prepared rows [B, W + K]."""
         numbers = self._encoded(rows[:, : self.numbers])
-        if self.categories is None:
-            return self.embedding(self.hidden(numbers))
-        codes = rows[:, self.numbers :].long() + self.first_code  # float32 holds codes exactly up to 2^24
-        inputs = torch.cat([numbers, self.categories(codes).flatten(1)], dim=1)
-        return self.embedding(self.hidden(inputs))
+        inputs = numbers
+        if self.categories is not None:
+            codes = rows[:, self.numbers :].long() + self.first_code  # float32 holds codes exactly up to 2^24
+            inputs = torch.cat([numbers, self.categories(codes).flatten(1)], dim=1)
+        return with_linear_path(self.embedding(self.hidden(inputs)), self.linear, inputs)
 
     def _encoded(self, numbers: Tensor) -> Tensor:
         """Return the encoding of numbers [B, W] for the hidden layers."""

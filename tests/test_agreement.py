@@ -35,7 +35,7 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "wire.step",
         "wire.values",
     }
-    replayed = {"models.head", "models.members", "precision", "task"}
+    replayed = {"models.head", "models.linear_path", "models.members", "precision", "task"}
     replayed |= {"training.class_weights", "training.head_sync", "training.label_smoothing", "training.loss"}
     replayed |= {"training.optimizer", "training.party_dropout"}
     assert set(agreed_values(config, replayed=True)) == shared | replayed

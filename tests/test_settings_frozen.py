@@ -13,7 +13,7 @@ SETTINGS = {
     "data.partition": "rows columns",
     "data.augmentation": "shift begin",
     "models.feature": "kind embedding_size width batch_norm dropout options weights freeze",
-    "models": "parties members",
+    "models": "parties members linear_path",
     "models.head": "hidden",
     "models.classifier": "kind",
     "training": "rounds steps_per_round batch_size local_iterations labels head_sync staleness party_dropout "

@@ -203,7 +203,8 @@ class _Vertical(BaseEstimator):
         check_is_fitted(start_from, "run_")
         models = start_from.run_.config.models  # perhaps an earlier version's: defaults have other sizes since
         sizes = {f"models.feature.{size}": getattr(models.feature, size) for size in ("width", "embedding_size")}
-        sizes["models.head.hidden"] = models.head.hidden
+        sizes |= {"models.head.hidden": models.head.hidden, "models.members": models.members}
+        sizes["models.linear_path"] = models.linear_path
         return named | {"training.start_from": str(start_from.run_.folder), **sizes}
 
     def _fit(

@@ -214,6 +214,6 @@ def _collect_messages(trained: InProcess, party: FeatureParty, recorded: Recordi
         None if gradients_ND is None else gradients_ND[:most].numpy(),
         inputs,
         features.kind == "table",
-        partial(build_feature_model, settings.kind, model_spec(settings, features, config.models.members)),
+        partial(build_feature_model, settings.kind, model_spec(settings, features, config.models)),
         config.models.head.hidden,
     )

@@ -208,6 +208,7 @@ OF_VERTICAL = (
     "models.parties",
     "models.head",
     "models.members",
+    "models.linear_path",
     "data.partition",
     "data.augmentation",
     "data.file",

@@ -76,6 +76,9 @@ class ModelsConfig(Section):
     members: Annotated[Positive, REPLAYED] = 1
     """mlp only: feature models and heads trained side by side on the same batches, each with its part of the
     embeddings; a prediction is the mean of theirs (docs/data.md)."""
+    linear_path: Annotated[bool, REPLAYED] = False
+    """mlp only: a party's inputs also reach its embedding through one linear layer, and the embeddings the output
+    through another: a sum that no hidden layer touches (docs/data.md). The embedding has no more numbers."""
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
     def with_whole_paths(self) -> "ModelsConfig":
@@ -116,10 +119,11 @@ class ModelsConfig(Section):
         return {"feature": self.feature, **{f"parties.{name}": each for name, each in self.parties.items()}}
 
     @model_validator(mode="after")
-    def _of_members(self) -> Self:
+    def _of_perceptrons(self) -> Self:
         for field, each in self._features().items():
-            if self.members > 1 and each.kind != "mlp":
-                raise ValueError(f"members: {self.members} needs feature models of kind mlp; {field} is {each.kind}")
+            if each.kind != "mlp" and (self.members > 1 or self.linear_path):
+                what = f"members: {self.members}" if self.members > 1 else "linear_path: true"
+                raise ValueError(f"{what} needs feature models of kind mlp; {field} is {each.kind}")
             if each.embedding_size % self.members:
                 raise ValueError(
                     f"members: each of {self.members} gets as many numbers of an embedding; "

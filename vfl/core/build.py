@@ -14,6 +14,7 @@ from vfl.base.random import seeded
 from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
+from vfl.config.models import ModelsConfig
 from vfl.config.own_models import is_own
 from vfl.core.augmentation import check_sizes
 from vfl.core.compressors import gradient_compressor
@@ -255,9 +256,7 @@ def build_dense_model(
     with seeded(config.seed, "init", owner=name):
         model = given.models.get(name) if given else None
         if model is None:
-            model = build_feature_model(
-                settings.kind, model_spec(settings, data.preparation.features, config.models.members)
-            )
+            model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features, config.models))
         row = [each[torch.tensor([0])] for each in data.train.inputs]
         width = check_embedding(model, row, None if is_own(settings.kind) else settings.embedding_size).shape[1]
     if width != settings.embedding_size:  # code of an owner's does not know the setting
@@ -300,7 +299,11 @@ def _perceptrons(config: ExperimentConfig, task: Task, *, placeholders: bool) ->
     widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
     perceptron = PlaceholderMLP if placeholders else MLP
     with seeded(config.seed, "init", owner="head"):
-        own = [perceptron(sum(widths) // members, config.models.head.hidden, task.outputs) for _ in range(members)]
+        path = config.models.linear_path
+        own = [
+            perceptron(sum(widths) // members, config.models.head.hidden, task.outputs, linear_path=path)
+            for _ in range(members)
+        ]
         return own[0] if members == 1 else MemberHeads(own, widths)
 
 
@@ -348,15 +351,16 @@ def build_party_protocol(
     )
 
 
-def model_spec(settings: FeatureModelConfig, features: Features, members: int) -> ModelSpec:
-    """Return the specification of a feature model with these settings."""
+def model_spec(settings: FeatureModelConfig, features: Features, models: ModelsConfig) -> ModelSpec:
+    """Return the specification of a feature model with its settings, and those that all models share."""
     return ModelSpec(
         features,
         settings.embedding_size,
         settings.width,
         settings.batch_norm,
         settings.dropout,
-        members,
+        models.members,
+        models.linear_path,
         settings.options,
     )
 

@@ -133,6 +133,7 @@ def _fixed(config: ExperimentConfig) -> dict[str, Any]:
         "the owners' names": ", ".join(config.parties),
         "models.head.hidden": config.models.head.hidden,
         "models.members": config.models.members,
+        "models.linear_path": config.models.linear_path,
         "training.labels": config.training.labels,
         **models,
         **kinds,

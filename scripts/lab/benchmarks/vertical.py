@@ -60,7 +60,7 @@ class Bare:
     def __init__(self, config: ExperimentConfig, drawn: Drawn) -> None:
         runtime, settings, labels = start_runtime(config), config.models.feature, drawn.labels
         with seeded(config.seed, "init"):
-            specs = [model_spec(settings, part.preparation.features, config.models.members) for part in drawn.parts]
+            specs = [model_spec(settings, part.preparation.features, config.models) for part in drawn.parts]
             models = [build_feature_model(settings.kind, spec) for spec in specs]
         head = build_head(config, labels, runtime).head
         self.trainer = JointTrainer(models, head, labels.task, config.training.optimizer, runtime)

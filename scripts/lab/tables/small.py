@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+import yaml
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -188,7 +189,7 @@ def arm_settings(arm: str, rows: int, classes: int) -> dict[str, Any]:
         elif kind == "members":
             settings = members(settings, int(value))
         elif kind in SINGLE:
-            settings = settings | {SINGLE[kind]: float(value) if value[0].isdigit() else value}
+            settings = settings | {SINGLE[kind]: yaml.safe_load(value)}
         elif kind != "today":
             raise SystemExit(
                 f"--arms: no word is called {kind!r}; known: today defaults steps members {' '.join(SINGLE)}"
@@ -198,6 +199,7 @@ def arm_settings(arm: str, rows: int, classes: int) -> dict[str, Any]:
 
 SINGLE = {
     "auxiliary": "training.auxiliary",
+    "linear": "models.linear_path",
     "decay": "training.optimizer.weight_decay",
     "dropout": "models.feature.dropout",
     "smoothing": "training.label_smoothing",
