@@ -16,9 +16,9 @@ the tables for keel. Where an own classifier cannot know the answer, as in `prod
 - product: 4,000 rows, the class is the sign of the product of one number of each owner, beside nine idle ones each; as
   keel; seeds 1 to 5.
 - breast_cancer: APC-VFL's, `quickstart_tables` without lightweighting, seeds 0 to 4.
-- ef_vfl: EF-VFL's MNIST, `scripts/lab/peers/ef_vfl.py`, uncoded, seeds 0 to 4. Without alone: the
-  labels of objects stay at the server. Declared after the first auxiliary row: auxiliary at rate 1 as well, because the
-  mean of four embeddings divides their gradients by 4 and the classifiers do not.
+- ef_vfl: EF-VFL's MNIST, `scripts/lab/peers/ef_vfl.py`, uncoded, seeds 0 to 4. Alone is each owner trained by itself
+  with a linear classifier, answers averaged. Declared after the first auxiliary row: auxiliary and alone at rate 1 as
+  well, because the mean of four embeddings divides their gradients by 4 and classifiers do not.
 """
 # pyright: basic
 
@@ -34,16 +34,17 @@ import pandas as pd
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import train_test_split
+from torch import nn
 
 import vfl
-from scripts.lab.peers.ef_vfl import EPOCHS, fit_ours
+from scripts.lab.peers.ef_vfl import EPOCHS, WIDTH, fit_ours, fit_owners, make_owners
 from scripts.lab.peers.environment import add_row, rows_of
 from scripts.lab.peers.mnist import read_mnist
 from scripts.lab.peers.vertibench import read_keel
 from vfl.config.tables import ROUNDS
 
 ARMS = ("one loss", "auxiliary", "alone")
-AT_RATE_1 = "auxiliary at rate 1"
+AT_RATE_1 = " at rate 1"
 BINARY = ("australian", "banana", "ionosphere", "phoneme", "pima", "ring", "sonar", "spambase", "twonorm")
 KEEL = (*BINARY, "segment", "vehicle", "vowel")
 """Tables of numbers only."""
@@ -52,7 +53,7 @@ Measured = dict[str, Any]
 
 def arm_settings(arm: str, rounds: int) -> dict[str, Any]:
     """Return the settings of an arm."""
-    if arm == "alone":
+    if arm.startswith("alone"):
         return {"training.labels": "shared", "training.local_rounds": rounds}
     return {"training.auxiliary": 1.0} if arm.startswith("auxiliary") else {}
 
@@ -132,10 +133,23 @@ def ef_vfl(data: Path, seed: int, arm: str) -> Iterator[tuple[str, Callable[[], 
     """Yield EF-VFL's MNIST setting."""
 
     def train() -> Measured:
-        settings = {"lightweighting.beta": 0.0, **arm_settings(arm, EPOCHS)}
-        if arm == AT_RATE_1:
+        settings: dict[str, Any] = {"lightweighting.beta": 0.0}
+        if arm.endswith(AT_RATE_1):
             settings["training.optimizer.learning_rate"] = 1.0
-        return run_measures(fit_ours(read_mnist(data, "train"), read_mnist(data, "t10k"), seed, settings))
+        train, test = read_mnist(data, "train"), read_mnist(data, "t10k")
+        if not arm.startswith("alone"):
+            return run_measures(fit_ours(train, test, seed, settings | arm_settings(arm, EPOCHS)))
+        torch.manual_seed(seed)
+        labels, answers_NC = torch.cat([train[1], test[1]]), torch.zeros(len(test[1]), 10)
+        for owner in make_owners(torch.cat([train[0], test[0]])):
+            run = fit_owners([owner], labels, nn.Linear(WIDTH, 10), seed, settings)
+            answers_NC += torch.from_numpy(run.predict({owner.name: owner.features[len(train[1]) :]})).log()
+        known = (answers_NC / 4).softmax(1)
+        return {
+            "accuracy": round(accuracy_score(test[1], known.argmax(1)), 5),
+            "log_loss": round(log_loss(test[1], known), 5),
+            "bytes": "",
+        }
 
     yield "EF-VFL's MNIST", train
 
@@ -161,7 +175,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     trainings, seeds = SETTINGS[given.setting]
     for seed in seeds:
-        for arm in ARMS if given.setting != "ef_vfl" else (*ARMS[:2], AT_RATE_1):
+        for arm in ARMS if given.setting != "ef_vfl" else (*ARMS, *(arm + AT_RATE_1 for arm in ARMS[1:])):
             for name, train in trainings(given.data, seed, arm):
                 key = (name, arm, str(seed))
                 if key not in {(row["setting"], row["method"], row["seed"]) for row in rows_of(given.rows)}:

@@ -18,6 +18,7 @@ returns a gradient at the embedding as it was sent; theirs shares them.
 import argparse
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import nn
 import vfl
 from scripts.lab.peers.environment import ROOT, add_row, enter, rows_of
 from scripts.lab.peers.mnist import read_mnist
+from vfl.api.fit import ObjectsRun
 
 PACKAGES = ("pytorch-lightning==2.4.0", "torchmetrics==1.4.2", "torch==2.13.0", "setuptools<81")
 SEEDS, EPOCHS, ROWS, WIDTH = range(5), 100, 60_000, 16
@@ -124,16 +126,21 @@ def ours(train: Any, test: Any, seed: int, form: Any) -> dict[str, Any]:
     return {"accuracy": round(summary["test_accuracy"], 5), "bytes_told": sent, "bytes": sent}
 
 
-def fit_ours(train: Any, test: Any, seed: int, further: dict[str, Any]) -> vfl.Run:
-    """Train the same models in the framework, fused by the mean in an own head; ``further`` settings override these."""
-    torch.manual_seed(seed)
-    images, labels = torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]])
-    parties: list[vfl.Party] = []
+def make_owners(images: torch.Tensor) -> list[vfl.Party]:
+    """Return the owners of the four quadrants of images [N, 1, 28, 28]."""
+    owners: list[vfl.Party] = []
     for top in (0, 14):
         for left in (0, 14):
             quadrant = images[:, 0, top : top + 14, left : left + 14].flatten(1)
             model = nn.Sequential(nn.Linear(196, WIDTH), nn.Sigmoid())
-            parties.append(vfl.Party(f"quadrant_{len(parties) + 1}", quadrant, model=model))
+            owners.append(vfl.Party(f"quadrant_{len(owners) + 1}", quadrant, model=model))
+    return owners
+
+
+def fit_owners(
+    owners: Sequence[vfl.Party], labels: torch.Tensor, head: nn.Module, seed: int, further: dict[str, Any]
+) -> ObjectsRun:
+    """Train owners and a head on the setting's training rows; ``further`` settings override its own."""
     settings: Any = {
         "seed": seed,
         "threads": 1,
@@ -144,7 +151,14 @@ def fit_ours(train: Any, test: Any, seed: int, further: dict[str, Any]) -> vfl.R
         "checkpoint.every": EPOCHS,
         **further,
     }
-    return vfl.fit(parties, labels.numpy(), head=MeanHead(WIDTH, 10), test=range(ROWS, len(labels)), settings=settings)
+    return vfl.fit(owners, labels.numpy(), head=head, test=range(ROWS, len(labels)), settings=settings)
+
+
+def fit_ours(train: Any, test: Any, seed: int, further: dict[str, Any]) -> vfl.Run:
+    """Train the same models in the framework, fused by the mean in an own head."""
+    torch.manual_seed(seed)
+    owners = make_owners(torch.cat([train[0], test[0]]))
+    return fit_owners(owners, torch.cat([train[1], test[1]]), MeanHead(WIDTH, 10), seed, further)
 
 
 if __name__ == "__main__":
