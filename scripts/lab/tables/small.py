@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -188,18 +187,19 @@ def arm_settings(arm: str, rows: int, classes: int) -> dict[str, Any]:
             settings = fewer_steps(settings, float(value))
         elif kind == "members":
             settings = members(settings, int(value))
+        elif kind == "linear":
+            settings = settings | {"models.linear_path": True}
         elif kind in SINGLE:
-            settings = settings | {SINGLE[kind]: yaml.safe_load(value)}
+            settings = settings | {SINGLE[kind]: value if value.isalpha() else float(value)}
         elif kind != "today":
             raise SystemExit(
-                f"--arms: no word is called {kind!r}; known: today defaults steps members {' '.join(SINGLE)}"
+                f"--arms: no word is called {kind!r}; known: today defaults steps members linear {' '.join(SINGLE)}"
             )
     return settings
 
 
 SINGLE = {
     "auxiliary": "training.auxiliary",
-    "linear": "models.linear_path",
     "decay": "training.optimizer.weight_decay",
     "dropout": "models.feature.dropout",
     "smoothing": "training.label_smoothing",
