@@ -3,6 +3,13 @@
 Shao et al., "Robust Model Aggregation for Heterogeneous Federated Learning: Analysis and Optimizations", Algorithm 1:
 every interval each device does the steps that it can; those with few are dropped at random, and the weights of the
 others grow with their steps. That an interval has a fixed length is ``horizontal.work.kind: interval``.
+
+Where the paper is silent: an iteration is a pass over a client's samples. Case 1 to 3 are speeds of 1 to 5 steps per
+second; an interval lasts as many seconds as 1,024 samples have batches. The server knows each client's speed, so it
+drops a client before the client computes. The threshold and H are over the clients drawn for the interval; N is
+``clients_per_round``. G and sigma, if not set: every client sends the mean squared norm of its steps' gradients and
+their variance around -delta_i / (eta tau_i). G^2 is the largest norm, sigma^2 the mean variance, weighted by each
+client's steps minus one.
 """
 
 from collections.abc import Mapping, Sequence

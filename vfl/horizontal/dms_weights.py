@@ -2,7 +2,10 @@
 
 Shao et al., "Robust Model Aggregation for Heterogeneous Federated Learning: Analysis and Optimizations", eq. 4-6, 10
 and 11. The formulas are the printed ones: weights grow with the number of steps. (In the derivative of eq. 2 the
-terms with A and C have the other sign; the paper's experiments use what is printed.)
+terms with A and C have the other sign, by which slow clients would weigh more; the paper's experiments use what is
+printed.) Where the paper is silent: negative weights of Corollary 1 become 0 and the rest is scaled to sum to 1. The
+others share equally what theta cuts off. Theorem 3 takes w_i for the optimum w_i*, the mean w_i for w*, and one
+interval for the sums over all.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,8 @@
 
 Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1: proximal local SGD from the version that the
 client received, and a mixing weight that falls with the versions that came in between. The T-SFL paper (section 5)
-compares with an averaging form, synchronous in rounds.
+compares with an averaging form, synchronous in rounds. Clients are drawn at random among the idle ones; running
+statistics are mixed in like weights.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,13 @@
 Li et al., "FedLGA: Towards System-Heterogeneity of Federated Learning via Local Gradient Approximation",
 Algorithms 1-2, eq. 4-7: clients that end early are carried on by a first-order guess of what the rest of their
 epochs would have done, with the outer product of a gradient in the Hessian's place.
+
+Where the paper is silent: g_i is the client's mean gradient -delta_i / (eta_l steps_i). Without a complete client, w^
+uses the mean of delta_i E / E_i. With D = w^ - w the correction is a scalar: delta_i [1 + kappa (c_i - 1)],
+kappa = s |g_i|^2, c_i = <delta_i, D> / |delta_i|^2. So it damps or reverses a client whose c_i is near 0, as with few
+classes per client, and lengthens it only if c_i > 1. ``gradient: end`` takes the gradient at w_{i,E_i} over all of the
+client's samples, as in the paper's derivation, against its claim of no extra work. A client that may end early does not
+if it draws tau_i = 1, so rho (1 - 1/tau_max) of the clients are incomplete. Clients weigh alike, as in the paper.
 """
 
 import warnings

@@ -1,7 +1,8 @@
 """FedMom.
 
 Huo et al. 2020, "Faster On-Device Training Using New Federated Momentum Algorithm", Algorithm 3: the averaged
-change is a biased gradient, and the server follows it with Nesterov's momentum.
+change is a biased gradient, and the server follows it with Nesterov's momentum. Its weights are n_i over all N
+clients and its eta is N / K, as printed. With ``weights: reporting`` or ``equal`` the weights sum to 1, and eta is 1.
 """
 
 from collections.abc import Mapping, Sequence
