@@ -85,9 +85,9 @@ class LoggingStore(CheckpointStore):
         super().__init__(directory)
         self.log = log
 
-    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
-        self.log.append(f"save {round_index}")
-        return super().save(round_index, sections, among)
+    def save(self, done: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
+        self.log.append(f"save {done}")
+        return super().save(done, sections, among)
 
 
 def run(folder: Path, rounds: int, fake: Fake | None = None, callbacks: list[Callback] | None = None, **every: Any):

@@ -120,10 +120,10 @@ def test_a_run_without_a_checkpoint_starts_its_rows_anew(tmp_path: Path):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda rows: ["{" + rows[0], *rows[1:]], r"rounds \[0\] are damaged or missing"),
-        (lambda rows: [rows[0], *rows[2:]], r"rounds \[1\] are damaged or missing"),
+        (lambda rows: ["{" + rows[0], *rows[1:]], r"rounds \[1\] are damaged or missing"),
+        (lambda rows: [rows[0], *rows[2:]], r"rounds \[2\] are damaged or missing"),
         (lambda rows: [rows[0].replace("0.", "1."), *rows[1:]], "a row is not as it was written"),
-        (lambda rows: [], r"rounds \[0, 1, 2, 3\] are damaged or missing"),
+        (lambda rows: [], r"rounds \[1, 2, 3, 4\] are damaged or missing"),
     ],
 )
 def test_a_damaged_early_row_is_found_and_said(tmp_path: Path, damage: Any, said: str):
@@ -216,7 +216,7 @@ def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_pat
     ]
     file = io.StringIO()
     show(tmp_path, 4, Console(file=file))
-    assert file.getvalue().startswith("resumed after 3 of 4 rounds; goes on with round 3\n4 of 4 rounds  loss 0.2500")
+    assert file.getvalue().startswith("resumed after 3 of 4 rounds; goes on with round 4\n4 of 4 rounds  loss 0.2500")
 
 
 class Clock:
@@ -264,7 +264,7 @@ def test_the_time_left_is_that_of_the_whole_training_and_a_long_round_says_how_f
     file = io.StringIO()
     slowly(tmp_path, 6, Console(file=file))
     assert file.getvalue().splitlines()[:2] == [
-        "resumed after 4 of 6 rounds; goes on with round 4",
+        "resumed after 4 of 6 rounds; goes on with round 5",
         "4 of 6 rounds  step 1 of 3 after 2 min  8 min left",
     ]
     file = io.StringIO()

@@ -141,7 +141,7 @@ class TestStore:
         store = CheckpointStore(tmp_path / "run" / "checkpoints")
         assert store.rounds() == []
         assert store.load_latest() is None
-        with pytest.raises(ValueError, match="no checkpoint of round 3"):
+        with pytest.raises(ValueError, match="no checkpoint after round 3"):
             store.load(3)
 
     def test_layout_and_manifest(self, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_other_words_lead_to_settings():
 
 @pytest.mark.release
 def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_saved(monkeypatch, capsys, tmp_path):
-    """A run begun so is resumed from round 0, and says so."""
+    """A run begun so is resumed from its first round, and says so."""
 
     def interrupted(loop: TrainingLoop) -> None:
         raise KeyboardInterrupt
@@ -145,7 +145,7 @@ def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_sav
         assert train() == 130
         assert capsys.readouterr().err == "interrupted before the first checkpoint: nothing was saved\n"
         assert train("--resume") == 130
-    assert "no checkpoint is saved; begins with round 0" in capsys.readouterr().out
+    assert "no checkpoint is saved; begins with round 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("word", "command"), [("validate", "status"), ("check", "status"), ("evaluate", "predict")])

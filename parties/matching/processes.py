@@ -50,7 +50,7 @@ class MatchingWorker(Worker[MatchingOwner]):
 
     def _restore(self, restore: Restore) -> MatchingOwner:
         if restore.round:
-            raise MessageError(f"RESTORE of round {restore.round} came, a match has none")
+            raise MessageError(f"RESTORE after round {restore.round} came, a match has none")
         return self.begin()
 
     def _save(self, rounds: int) -> str:

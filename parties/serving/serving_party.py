@@ -248,7 +248,7 @@ class ServingWorker(Worker[ServingParty | NotServing]):
         return self.serve(restore) if restore.round else NotServing()
 
     def _save(self, rounds: int) -> str:
-        raise MessageError(f"SAVE of round {rounds} came, this party serves scores and trains nothing")
+        raise MessageError(f"SAVE after round {rounds} came, this party serves scores and trains nothing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +359,7 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Feat
     store = open_store(run_dir, config.checkpoint.keep)
     if restore.round not in store.rounds() or store.digest(restore.round) != restore.digest:
         raise ValueError(
-            f"the server scores with the checkpoint of round {restore.round}, which {store.directory} does not have; "
+            f"the server scores with the checkpoint after round {restore.round}, which {store.directory} lacks; "
             "restore the party's folder"
         )
     loaded = load_party(Run(run_dir), restore.round)

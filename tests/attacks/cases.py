@@ -155,9 +155,9 @@ HEADERS = {
     "a session to come": Case("EMBED", changed(session=2**32 - 1), "EMBEDDING of session 4294967295 came"),
     "sequence 0": Case("EMBED", changed(sequence=0), "came again: a duplicate or a replay"),
     "sequence to come": Case("EMBED", changed(sequence=2**32 - 1), "came out of order"),
-    "another round": Case("EMBED", changed(round=1), "EMBEDDING of round 1, exchange 0 came where .* round 0"),
-    "another exchange": Case("EMBED", changed(exchange=1), "EMBEDDING of round 0, exchange 1 came where"),
-    "a far round": Case("EMBED", changed(round=7), "EMBEDDING of round 7"),
+    "another round": Case("EMBED", changed(round=1), "EMBEDDING of round 2, exchange 1 came where .* round 1"),
+    "another exchange": Case("EMBED", changed(exchange=1), "EMBEDDING of round 1, exchange 2 came where"),
+    "a far round": Case("EMBED", changed(round=7), "EMBEDDING of round 8"),
     "a far exchange": Case("EMBED", changed(exchange=7), "exchange 7 came where"),
     "twice": Case("EMBED", twice, "came again: a duplicate|came out of order"),
     "saved for an embedding": Case("EMBED", saying(SAVED, digest="0" * 64), "SAVED .* came where EMBEDDING"),
@@ -185,7 +185,7 @@ HEADERS = {
 }
 MESSAGES = {
     "an unknown kind": Case("EMBED", of(99), "99 is no Kind"),
-    "a kind not due": Case("EMBED", of(DONE), "DONE of round 0, exchange 0 came where EMBEDDING"),
+    "a kind not due": Case("EMBED", of(DONE), "DONE of round 1, exchange 1 came where EMBEDDING"),
     "no embedding": Case("EMBED", of(EMBEDDING), "EMBEDDING with 0 parts instead of 1"),
     "two embeddings": Case("EMBED", of(EMBEDDING, *[(1, frame(SHAPE))] * 2), "EMBEDDING with 2 parts instead of 1"),
     "an unknown part": Case("EMBED", of(EMBEDDING, (99, b"")), "99 is no PartKind"),

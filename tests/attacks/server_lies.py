@@ -123,8 +123,8 @@ CASES: dict[str, Case] = {
         "restore", control(RESTORE, round=1, digest="../x"), "Restore: 'digest': .* pattern"
     ),
     "restore: none, a request instead": Case("restore", lambda orders: orders.frame(EMBED), "session|RESTORE"),
-    "save: of a round to come": Case("save", control(SAVE, round=2), "SAVE of round 2 came"),
-    "save: of the last round of all": Case("save", control(SAVE, round=2**32 - 1), "SAVE of round 4294967295 came"),
+    "save: of a round to come": Case("save", control(SAVE, round=2), "SAVE after round 2 came"),
+    "save: of the last round of all": Case("save", control(SAVE, round=2**32 - 1), "SAVE after round 4294967295 came"),
     # orders' headers
     "request: of another run": Case("EMBED", header(run="fedcba9876543210"), "EMBED of run fed"),
     "request: of another session": Case("EMBED", header(session=9), "of session 9 came"),
@@ -134,7 +134,7 @@ CASES: dict[str, Case] = {
     "request: version 3": Case("EMBED", header(version=3), "protocol version 3 came"),
     "request: version 5": Case("EMBED", header(version=5), "protocol version 5 came"),
     "request: a round to come": Case(
-        "EMBED", lambda orders: orders.frame(EMBED, round=5), "is not at EMBED of round 5"
+        "EMBED", lambda orders: orders.frame(EMBED, round=5), "is not at EMBED of round 6"
     ),
     "request: a kind that is an answer": Case(
         "EMBED", lambda orders: orders.frame(3), "EMBEDDING came, which is no order"
@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
         lambda orders: orders.frame(1, (PART_CONTROL, b'{"alpha":0.2,"beta":0.5}'), (PART_PRESENCE, b"\xff\xef")),
         "1 rows of party_1 are left out, to which training.party_dropout does not agree",
     ),
-    "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 1 came"),
+    "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 2 came"),
     # an update, which EMBED and END_ROUND bring
     "UPDATE: before the first embedding": Case(
         "EMBED",

@@ -135,7 +135,7 @@ STATED = {
     (False, 3): r"stayed away for network\.wait_s|^$",  # of its own, or as the server ended
 }
 """The errors with which a process may end: whether it is the server, and its exit code."""
-MISTAKEN = r"^the server: |^refused by the server: |came|^no checkpoint of round \d+ in"
+MISTAKEN = r"^the server: |^refused by the server: |came|^no checkpoint after round \d+ in"
 """Those of a party with exit code 2, where somebody misbehaved."""
 
 

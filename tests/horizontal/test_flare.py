@@ -195,7 +195,7 @@ def test_what_is_sent_is_the_upload_unless_settings_say_otherwise(tmp_path: Path
 
 def test_a_deadline_that_nobody_meets_makes_empty_rounds_that_say_so(tmp_path: Path):
     config = uneven("mas", wireless={"policy": "greedy", "deadline_s": 1e-6, "update_bits": 1e7})
-    with pytest.warns(UserWarning, match=r"round 0 is empty: greedy finds none of 8 .*deadline_s = 1e-06; raise it"):
+    with pytest.warns(UserWarning, match=r"round 1 is empty: greedy finds none of 8 .*deadline_s = 1e-06; raise it"):
         outcome = run_experiment(config, tmp_path / "run", resume=False, console=QUIET)
     assert outcome.finished
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -271,7 +271,7 @@ def public(change):
         ("b", changed(Kind.LIST, lambda points: points * 2), "462 bytes came where 7 points of 33 bytes are due"),
         ("c", changed(Kind.RAISE, lambda points: points[33:]), "198 bytes came where 7 points of 33 bytes are due"),
         ("b", lambda request, reply: b"garbage" * 9, "protocol version 103"),
-        ("b", lambda request, reply: Message(Kind.DONE), "DONE of round 0"),
+        ("b", lambda request, reply: Message(Kind.DONE), "DONE of round 1"),
         ("a", brought(known_as={"b": 0}), "known_as: names b, not all other owners"),
         ("a", brought(known_as={"a": 0, "b": 0, "c": 0}), "known_as: names a, b, c, not all other owners"),
         ("a", brought(known_as=None, samples=None), "known_as: must come from a, the owner of the label"),

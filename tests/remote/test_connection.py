@@ -99,12 +99,12 @@ STRANGE = {
     "never asked for": ({"sequence": 4}, "EMBEDDING to order 4 came out of order"),
     "of a future round": (
         {"round_index": 5},
-        "EMBEDDING of round 5, exchange 0 came where EMBEDDING of round 4",
+        "EMBEDDING of round 6, exchange 1 came where EMBEDDING of round 5",
     ),
-    "of another exchange": ({"exchange": 1}, "EMBEDDING of round 4, exchange 1 came where"),
+    "of another exchange": ({"exchange": 1}, "EMBEDDING of round 5, exchange 2 came where"),
     "of an earlier session": ({"session": 0}, "EMBEDDING of session 0 came, this is session 2"),
-    "of another kind": ({"kind": Kind.SAVED}, "SAVED of round 4, exchange 0 came where EMBEDDING"),
-    "the answer to another request": ({"kind": Kind.REPORT}, "REPORT of round 4, exchange 0 came where EMBEDDING"),
+    "of another kind": ({"kind": Kind.SAVED}, "SAVED of round 5, exchange 1 came where EMBEDDING"),
+    "the answer to another request": ({"kind": Kind.REPORT}, "REPORT of round 5, exchange 1 came where EMBEDDING"),
     "without its part": ({"parts": ()}, "EMBEDDING with 0 parts instead of 1"),
     "with two": ({"parts": (FRAME, FRAME)}, "EMBEDDING with 2 parts instead of 1"),
     "an order": ({"kind": Kind.EMBED}, "EMBED came, which only a server sends"),
@@ -195,7 +195,7 @@ def test_a_slow_party_is_told_once_and_stays():
     RemoteLink(connection, 1)
     connection.check_pace()
     connection.check_pace()
-    assert said == ["warning: party_1 is slow: it lives, but its RESTORED of round 0, exchange 0 takes more than 0 s"]
+    assert said == ["warning: party_1 is slow: it lives, but its RESTORED of round 1, exchange 1 takes more than 0 s"]
     assert wire.ended == []
 
 

@@ -81,7 +81,7 @@ def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
     federation.run({"party_2": [("embeds", IN_ROUND_2, "busy 9")]})
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     log = federation.log(SERVER)
-    assert "party_2 is slow: it lives, but its EMBEDDING of round 1, exchange 1 takes more than 6 s" in log
+    assert "party_2 is slow: it lives, but its EMBEDDING of round 2, exchange 2 takes more than 6 s" in log
     assert "party_2 is lost" not in log
     assert federation.outcome() == in_process()
 

@@ -119,7 +119,7 @@ def test_a_checkpoint_that_is_another(make_worker):
     server.save(1)
     with pytest.raises(ValueError, match=r"round 1 in .* is not the one that the server's checkpoint refers to"):
         Server(server.worker, 2).restore(1, "0" * 64)
-    with pytest.raises(ValueError, match="no checkpoint of round 5"):
+    with pytest.raises(ValueError, match="no checkpoint after round 5"):
         Server(server.worker, 3).restore(5, "0" * 64)
 
 
@@ -156,18 +156,18 @@ def test_an_order_that_is_not_due(make_worker, case: str):
 def test_rounds_come_one_after_another(make_worker):
     server = Server(make_worker())
     server.restore()
-    with pytest.raises(MessageError, match="round 1 came, party_1 has done 0"):
+    with pytest.raises(MessageError, match="round 2 came where 1 is due"):
         server.ask(Message(Kind.START_ROUND, 1, parts=(RATIOS,)))
     server.round(0)
-    with pytest.raises(MessageError, match="round 0 came, party_1 has done 1"):
+    with pytest.raises(MessageError, match="round 1 came where 2 is due"):
         server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
     server.ask(Message(Kind.START_ROUND, 1, parts=(RATIOS,)))
     server.ask(Message(Kind.EMBED, 1, 0))
     with pytest.raises(
-        MessageError, match="not at END_ROUND of round 2, exchange 0, but at END_ROUND of round 1, exchange 0"
+        MessageError, match="not at END_ROUND of round 3, exchange 1, but at END_ROUND of round 2, exchange 1"
     ):
         server.ask(Message(Kind.END_ROUND, 2))
-    with pytest.raises(MessageError, match="SAVE of round 5 came, this session has trained 1"):
+    with pytest.raises(MessageError, match="SAVE after round 5 came, this session has trained 1"):
         server.save(5)
 
 
@@ -186,12 +186,12 @@ def test_a_round_ends_after_its_exchanges_in_order(make_worker):
     server.restore()
     server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
     with pytest.raises(
-        MessageError, match="not at END_ROUND of round 0, exchange 0, but at EMBED of round 0, exchange 0"
+        MessageError, match="not at END_ROUND of round 1, exchange 1, but at EMBED of round 1, exchange 1"
     ):
         server.ask(Message(Kind.END_ROUND, 0))
-    with pytest.raises(MessageError, match="not at EMBED of round 0, exchange 1"):
+    with pytest.raises(MessageError, match="not at EMBED of round 1, exchange 2"):
         server.ask(Message(Kind.EMBED, 0, 1))
-    with pytest.raises(MessageError, match="SAVE of round 1 came, this session has trained None"):
+    with pytest.raises(MessageError, match="SAVE after round 1 came, this session has trained None"):
         server.save(1)
 
 
@@ -217,7 +217,7 @@ def restore_as_of(server: Server, rounds: int, digest: str, as_of: int) -> None:
 @pytest.mark.parametrize("as_of", [3, 10, 2**32 - 1])
 def test_a_round_that_the_experiment_has_not_is_no_place_to_go_on_from(history, as_of: int):
     worker, before = history
-    with pytest.raises(MessageError, match=f"round 4 as of round {as_of} came, the experiment has 9 rounds"):
+    with pytest.raises(MessageError, match=f"round 4 as of {as_of} came, the experiment has 9 rounds"):
         restore_as_of(Server(worker, 2), 4, before[4], as_of)
     assert kept(worker) == before
 
@@ -238,7 +238,7 @@ def test_a_session_that_begins_anew_does_not_replace_history(history):
         server = Server(worker, session)
         restore_as_of(server, 0, "", first)
         server.round(first)
-        with pytest.raises(ValueError, match=r"has rounds \[2, 3, 4\], from which this session does not go on"):
+        with pytest.raises(ValueError, match=r"after rounds \[2, 3, 4\], from which this session does not go on"):
             server.save(first + 1)
     assert kept(worker) == before
 

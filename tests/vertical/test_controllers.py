@@ -200,7 +200,7 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
         ),
         (
             deadline(alpha={0: 0.5}, alpha_max={3: 0.6}),
-            "alpha_max: 0 for party_1 is below lightweighting.alpha, the least, which is 0.5 in round 0",
+            "alpha_max: 0 for party_1 is below lightweighting.alpha, the least, which is 0.5 from {0: ...} on",
         ),
         (deadline(beta_max={"party_7": 0.3}), "lightweighting.beta_max: no party is called 'party_7'"),
     ],

@@ -371,15 +371,15 @@ def test_an_order_that_is_not_due_is_refused_and_the_next_one_still_is():
     agenda = Agenda("party_1", steps=2, staleness=0, rounds_begun=3)
     gradient = (Part(PartKind.GRADIENT, b"g"),)
     for due, refused, text in (
-        (None, Message(Kind.EMBED, 2, 0), "not at EMBED of round 2, exchange 0, but at START_ROUND of round 2"),
-        (None, Message(Kind.END_ROUND, 2), "not at END_ROUND of round 2, exchange 0"),
-        (None, Message(Kind.START_ROUND, 4), "round 4 came, party_1 has done 3"),
+        (None, Message(Kind.EMBED, 2, 0), "not at EMBED of round 3, exchange 1, but at START_ROUND of round 3"),
+        (None, Message(Kind.END_ROUND, 2), "not at END_ROUND of round 3, exchange 1"),
+        (None, Message(Kind.START_ROUND, 4), "round 5 came where 4 is due"),
         (None, Message(Kind.DONE), "cannot answer DONE"),
-        (Message(Kind.START_ROUND, 3), Message(Kind.START_ROUND, 3), "round 3 came, party_1 has done 4"),
+        (Message(Kind.START_ROUND, 3), Message(Kind.START_ROUND, 3), "round 4 came where 5 is due"),
         (None, Message(Kind.EMBED, 3, 0, gradient), "an update came to party_1 before the round's first embedding"),
-        (Message(Kind.EMBED, 3, 0), Message(Kind.EMBED, 3, 0), "not at EMBED of round 3, exchange 0, but at EMBED"),
-        (Message(Kind.EVALUATE), Message(Kind.UPDATE, 3, 1), "not at UPDATE of round 3, exchange 1, but at EMBED"),
-        (Message(Kind.EMBED, 3, 1, gradient), Message(Kind.EMBED, 3, 2), "but at END_ROUND of round 3, exchange 0"),
+        (Message(Kind.EMBED, 3, 0), Message(Kind.EMBED, 3, 0), "not at EMBED of round 4, exchange 1, but at EMBED"),
+        (Message(Kind.EVALUATE), Message(Kind.UPDATE, 3, 1), "not at UPDATE of round 4, exchange 2, but at EMBED"),
+        (Message(Kind.EMBED, 3, 1, gradient), Message(Kind.EMBED, 3, 2), "but at END_ROUND of round 4, exchange 1"),
         (Message(Kind.END_ROUND, 3, 0, gradient), Message(Kind.EMBED, 3, 0), "but at START_ROUND"),
     ):
         if due is not None:

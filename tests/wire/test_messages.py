@@ -8,9 +8,9 @@ REQUEST = Message(Kind.END_ROUND, 4, 1)
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
-        (Message(Kind.DONE, 4, 1), "DONE of round 4, exchange 1 came where REPORT of round 4, exchange 1 is due"),
-        (Message(Kind.REPORT, 5, 1, (control({}),)), "REPORT of round 5, exchange 1 came where"),
-        (Message(Kind.REPORT, 4, 0, (control({}),)), "REPORT of round 4, exchange 0 came where"),
+        (Message(Kind.DONE, 4, 1), "DONE of round 5, exchange 2 came where REPORT of round 5, exchange 2 is due"),
+        (Message(Kind.REPORT, 5, 1, (control({}),)), "REPORT of round 6, exchange 2 came where"),
+        (Message(Kind.REPORT, 4, 0, (control({}),)), "REPORT of round 5, exchange 1 came where"),
         (Message(Kind.REPORT, 4, 1), "REPORT with 0 parts instead of 1"),
         (Message(Kind.REPORT, 4, 1, (control({}), control({}))), "REPORT with 2 parts instead of 1"),
     ],

@@ -423,7 +423,7 @@ class ExperimentConfig(Section):
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)
             lines.append(
-                f"lightweighting.alpha: falls from {fall[1]:g} to {fall[2]:g} at round {fall[0]} ({who}); "
+                f"lightweighting.alpha: falls from {fall[1]:g} to {fall[2]:g} at {{{fall[0]}: ...}} ({who}); "
                 "nothing is un-pruned, the larger ratio stays"
             )
         lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
@@ -475,14 +475,15 @@ class ExperimentConfig(Section):
         if optimizer.schedule == "steps" or (optimizer.rounds or rounds) >= rounds:
             return []
         return [
-            f"training.optimizer.schedule: the rate of {optimizer.schedule} is 0 from round {optimizer.rounds} on, "
+            f"training.optimizer.schedule: the rate of {optimizer.schedule} is 0 after {optimizer.rounds} rounds, "
             f"training.rounds is {rounds}; to train on, begin a training with the run: training.start_from"
         ]
 
     def _late(self, field: str, schedules: Sequence[Schedule]) -> list[str]:
         """Return a line if values of a schedule come too late to be used."""
-        rounds = {start for each in schedules if isinstance(each, dict) for start in each}
-        unused = sorted(start for start in rounds if start >= self.training.rounds)
+        rounds = self.training.rounds
+        starts = {start for each in schedules if isinstance(each, dict) for start in each}
+        unused = sorted(start for start in starts if start >= rounds)
         if not unused:
             return []
-        return [f"{field}: entries from round {unused[0]} on are unused, training.rounds is {self.training.rounds}"]
+        return [f"{field}: {{{unused[0]}: ...}} and later are unused: the last of {rounds} rounds is {rounds - 1}"]

@@ -40,7 +40,7 @@ class LightweightingConfig(Section):
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
     """Goal of deadline. auto: 1.2 times the seconds of the median party without lightweighting."""
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
-    """Largest alpha of a controller; {5: 0.6} prunes from round 5 on."""
+    """Largest alpha of a controller; {5: 0.6} prunes after 5 rounds."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
     """Largest beta of a controller."""
     alpha_weight: Annotated[AboveZero, OWN] = 1.0
@@ -101,7 +101,7 @@ class LightweightingConfig(Section):
                     if (bound := value_at(most, start)) < (reached := value_at(least, start)):
                         raise ValueError(
                             f"lightweighting.{ratio}_max: {bound:g} for {party} is below lightweighting.{ratio}, the "
-                            f"least, which is {reached:g} in round {start}; raise it"
+                            f"least, which is {reached:g} from {{{start}: ...}} on; raise it"
                         )
 
     def ignored(self) -> Mapping[str, str]:

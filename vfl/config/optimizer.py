@@ -30,7 +30,7 @@ class OptimizerConfig(Section):
     """adam: weight decay is part of the gradient (Kingma and Ba 2015); adamw: apart from it (Loshchilov and Hutter
     2019). Horizontal clients take sgd only."""
     learning_rate: RateSchedule = 0.05
-    """A number, or {round: value} from round 0 on."""
+    """A number, or {round: value}; 0 is the first round."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
     """Learning rate by exchange. steps: as given by round; cosine: half a cosine to 0; one_cycle: rises, then falls to
     0. Not of clients."""

@@ -108,7 +108,7 @@ def _round(key: object) -> int:
     if isinstance(key, str) and key.isdigit():
         return int(key)
     if isinstance(key, bool) or not isinstance(key, int) or key < 0:
-        raise ValueError(f"{key!r} is not a round; rounds are 0, 1, 2, ...")
+        raise ValueError(f"{key!r} is not a round; write 0 for the first one, then 1, 2, ...")
     return key
 
 

@@ -105,7 +105,7 @@ def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> Views:
     for round_index in (None, *range(settings.begin, config.training.rounds)):
         sides = shape[1:] if round_index is None else sides_at(shape[1:], value_at(resolution, round_index))
         if settings.shift >= min(sides):
-            when = "" if round_index is None else f", as {owner} has in round {round_index} ({FIELD})"
+            when = "" if round_index is None else f", as {owner} has in round {round_index + 1} ({FIELD})"
             raise ConfigError(
                 f"data.augmentation.shift: {settings.shift} moves images of {sides[0]} x {sides[1]} out of sight{when}"
             )

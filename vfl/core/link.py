@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 from vfl.messages.messages import Message
 
 if TYPE_CHECKING:  # it imports PyTorch, which a match does without
-    from vfl.runs.tensor_file import State
+    from vfl.runs.checkpoint import State
 
 T = TypeVar("T")
 

@@ -47,7 +47,7 @@ class ShowWidths(Callback):
         writer = self.tensorboard.writer
         assert writer is not None
         if shown:
-            image_HWC = draw_widths(f"round {round_index}", dict(islice(shown.items(), MOST_OWNERS)))
+            image_HWC = draw_widths(f"round {round_index + 1}", dict(islice(shown.items(), MOST_OWNERS)))
             writer.add_image("widths", image_HWC, round_index, dataformats="HWC")
 
 

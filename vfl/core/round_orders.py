@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vfl.messages.control import LocalRounds
-from vfl.messages.messages import MEASURING, Kind, Message, MessageError
+from vfl.messages.messages import MEASURING, Kind, Message, MessageError, place_of
 
 
 class Order(NamedTuple):
@@ -59,9 +59,9 @@ class Agenda:
             self._check_local(request)
         elif request.kind is Kind.START_ROUND:
             if request.round_index != self.rounds_begun:
-                raise MessageError(f"round {request.round_index} came, {self.party} has done {self.rounds_begun}")
+                raise MessageError(f"round {request.round_index + 1} came where {self.rounds_begun + 1} is due")
             if request.round_index < self.local_rounds:
-                raise MessageError(f"round {request.round_index} came, {self.local_rounds} rounds are to be local")
+                raise MessageError(f"round {request.round_index + 1} came, the first {self.local_rounds} are local")
             self.rounds_begun += 1
             self._due = deque(orders_of(self.steps, self.staleness))
         elif request.kind in (Kind.EMBED, Kind.UPDATE, Kind.END_ROUND):
@@ -72,7 +72,7 @@ class Agenda:
     def _check_local(self, request: Message) -> None:
         end = request.round_index + len(LocalRounds.of(request).rounds)
         if self._due or request.round_index != self.rounds_begun:
-            raise MessageError(f"local round {request.round_index} came, {self.party} has begun {self.rounds_begun}")
+            raise MessageError(f"local round {request.round_index + 1} came where {self.rounds_begun + 1} is due")
         if end > self.local_rounds:
             raise MessageError(f"{end} local rounds came, {self.local_rounds} are agreed")
         self.rounds_begun = end
@@ -80,11 +80,8 @@ class Agenda:
     def _check_in_round(self, request: Message) -> None:
         due, round_index = self._due[0] if self._due else Order(Kind.START_ROUND, 0, None), self.rounds_begun - 1
         if (request.kind, request.round_index, request.exchange) != (due.kind, round_index, due.exchange):
-            at = "{} of round {}, exchange {}".format
-            raise MessageError(
-                f"{self.party} is not at {at(request.kind.name, request.round_index, request.exchange)}, but at "
-                f"{at(due.kind.name, round_index, due.exchange)}"
-            )
+            came = place_of(request.kind, request.round_index, request.exchange)
+            raise MessageError(f"{self.party} is not at {came}, but at {place_of(due.kind, round_index, due.exchange)}")
         if due.brings is None and request.parts:
             raise MessageError(f"an update came to {self.party} before the round's first embedding")
         self._due.popleft()

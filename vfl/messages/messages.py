@@ -287,12 +287,16 @@ def control(settings: Mapping[str, Any]) -> Part:
     return Part(PartKind.CONTROL, json.dumps(settings, separators=(",", ":"), sort_keys=True).encode())
 
 
+def place_of(kind: Kind, round_index: int, exchange: int) -> str:
+    """Return the name of a place in the training for people, who count rounds and exchanges from 1."""
+    return f"{kind.name} of round {round_index + 1}, exchange {exchange + 1}"
+
+
 def check_reply(request: Message, reply: Message) -> None:
     """Raise MessageError for a reply to another request, or with other parts than one of each kind that is due."""
     came = reply.kind, reply.round_index, reply.exchange
     due = REPLIES[request.kind], request.round_index, request.exchange
     if came != due:
-        name = "{0.name} of round {1}, exchange {2}".format
-        raise MessageError(f"{name(*came)} came where {name(*due)} is due")
+        raise MessageError(f"{place_of(*came)} came where {place_of(*due)} is due")
     if tuple(part.kind for part in reply.parts) != PARTS[reply.kind]:
         raise MessageError(f"{reply.kind.name} with {len(reply.parts)} parts instead of {len(PARTS[reply.kind])}")

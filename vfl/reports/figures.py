@@ -145,7 +145,7 @@ def _draw_curves(
         scores = [[in_axis_units(metric, value) for _, value in run.curve] for run in variant.runs]
         # A seed may have stopped early: further rounds are means over those that went on.
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
-        rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
+        rounds = max(([number + 1 for number, _ in run.curve] for run in variant.runs), key=len)
         means = [mean(values) for values in per_round]
         style = style_of(subject, variant, len(rounds))
         axes.plot(rounds, means, label=label, gid=f"curve_{position}", **style)
@@ -175,7 +175,7 @@ def _over_rounds(run: RunResult, up: str, quantities: Mapping[str, str], drawsty
     """Draw quantities of a run, by the names of their tags, each the mean over the parties."""
     figure, axes = new_axes("Round", up)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    rounds = [int(row["round"]) for row in run.rows]
+    rounds = [int(row["round"]) + 1 for row in run.rows]
     for position, (name, label) in enumerate(quantities.items(), 1):
         style = curve_style(position, len(rounds))
         axes.plot(rounds, run.mean_over_parties(name), label=label, drawstyle=drawstyle, **style)

@@ -40,7 +40,7 @@ class JsonLines(Viewer):
         kept = "".join(row for number, row in rows.items() if number < loop.next_round)  # later ones are trained again
         write_atomically(self.path, kept)
         self._written = hashlib.sha256(kept.encode())
-        lost = self.lost(rows, loop.next_round)
+        lost = [number + 1 for number in self.lost(rows, loop.next_round)]
         if lost or self._saved not in (None, self._written.hexdigest()):
             what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
             warnings.warn(f"{self.path}: {what}; the checkpoints are complete, training continues", stacklevel=2)
@@ -68,7 +68,7 @@ class JsonLines(Viewer):
 class ShowProgress(Viewer):
     """A bar over the complete training on a terminal, otherwise a plain line per round; both show the time left.
 
-    They count the rounds that are done: a round's own number begins at 0, as in schedules and TensorBoard.
+    They count the rounds that are done, from 1: a round's own number in files, schedules and TensorBoard begins at 0.
     ``shown`` maps tags of further metrics to show to formats. Without a terminal a long round prints one line.
     """
 
@@ -91,7 +91,7 @@ class ShowProgress(Viewer):
     def on_start(self, loop: Watched) -> None:
         """Show where a resumed training continues."""
         if loop.next_round:
-            ahead = f"goes on with round {loop.next_round}" if loop.next_round < loop.rounds else "no round is left"
+            ahead = f"goes on with round {loop.next_round + 1}" if loop.next_round < loop.rounds else "no round is left"
             self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds; {ahead}")
         self._first_round, self._began_s = loop.next_round, self.clock()
         self._begin_round(loop)

@@ -2,7 +2,7 @@
 
 Layout below the store's directory:
 
-    round_000012/             committed: it has its final name and a manifest
+    round_000012/             committed, after 12 rounds: it has its final name and a manifest
         server.json           the section's tree; in a tensor's place stands {"$tensor": name}
         server.safetensors    the section's tensors, named by their place in the tree (as in RFC 6901)
         manifest.json         format version, round, size and sha256 of every file; written last
@@ -19,15 +19,15 @@ import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
-
-import torch
-from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
+from typing import TYPE_CHECKING, Any, cast
 
 from vfl.runs.atomic import Fingerprint, sync_directory, write_durably
-from vfl.runs.tensor_file import State as State
-from vfl.runs.tensor_file import write_tensors
 
+if TYPE_CHECKING:  # which checkpoints there are is known without PyTorch
+    from torch import Tensor
+
+State = dict[str, Any]
+"""Nested dicts with string keys, lists, None, bool, int, float, str and torch tensors."""
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
@@ -64,21 +64,21 @@ class CheckpointStore:
         """Return the rounds with a committed checkpoint, ascending."""
         return sorted(self._committed())
 
-    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
-        """Commit a checkpoint of `round_index`, replacing one of the same round, and return its folder.
+    def save(self, done: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
+        """Commit the checkpoint after `done` rounds, replacing one of the same number, and return its folder.
 
         Sections (one per owner) are fetched and written one at a time. After the commit, rounds older than the newest
         `keep` are removed (if `among` is given, only of those in it); later rounds stay. Raises CheckpointWriteError if
         the disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file;
         each leaves all as it was.
         """
-        assert round_index >= 0, round_index
-        final = self.directory / f"round_{round_index:06d}"
+        assert done >= 0, done
+        final = self.directory / f"round_{done:06d}"
         partial = self.directory / f"{_PARTIAL}{final.name}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._clear_leftovers()
-            _write_checkpoint(partial, round_index, sections)
+            _write_checkpoint(partial, done, sections)
             # A folder cannot take the place of another in one step. Killed between the two, the old version counts.
             if final.exists():
                 final.rename(self.directory / f"{_REPLACED}{final.name}")
@@ -88,30 +88,30 @@ class CheckpointStore:
                 self._clear_leftovers()
             if isinstance(error, OSError) and error.errno in _NO_SPACE:
                 raise CheckpointWriteError(
-                    f"round {round_index} could not be saved in {self.directory}: {error.strerror}; still saved: "
-                    f"rounds {self.rounds()}; free space, then continue with --resume"
+                    f"the checkpoint after round {done} could not be saved in {self.directory}: {error.strerror}; "
+                    f"still saved: rounds {self.rounds()}; free space, then continue with --resume"
                 ) from error
             raise
         sync_directory(self.directory)
         sync_directory(self.directory.parent)  # where the store's own name may be new
         self._clear_leftovers()
         # Older ones go only now that the new checkpoint is on the disk.
-        older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]
+        older = [earlier for earlier in self.rounds() if earlier <= done and (among is None or earlier in among)]
         for old_round in older[: -self.keep]:
             self._remove(self._committed()[old_round])
         return final
 
-    def load(self, round_index: int) -> dict[str, State]:
+    def load(self, done: int) -> dict[str, State]:
         """Return the sections of a committed round; tensors are contiguous, on the CPU and independent of the files.
 
         Every file is verified first: raises CorruptCheckpoint, and ValueError for a round without a checkpoint.
         """
-        folder = self._committed().get(round_index)
+        folder = self._committed().get(done)
         if folder is None:
             raise ValueError(
-                f"no checkpoint of round {round_index} in {self.directory}: it has {self.rounds()}; restore its folder"
+                f"no checkpoint after round {done} in {self.directory}, but after {self.rounds()}; restore its folder"
             )
-        files = _read_manifest(folder, round_index)
+        files = _read_manifest(folder, done)
         # All files before any is read: what is read can be trusted to be what was written.
         for name, fingerprint in files.items():
             try:
@@ -121,9 +121,9 @@ class CheckpointStore:
         names = [name.removesuffix(".json") for name in files if name.endswith(".json")]
         return {name: _read_section(folder, name) for name in names}
 
-    def digest(self, round_index: int) -> str:
+    def digest(self, done: int) -> str:
         """Return the sha256 of a committed round's manifest, which contains the digests of all its files."""
-        return hashlib.sha256((self._committed()[round_index] / _MANIFEST).read_bytes()).hexdigest()
+        return hashlib.sha256((self._committed()[done] / _MANIFEST).read_bytes()).hexdigest()
 
     def load_latest(self) -> tuple[int, dict[str, State]] | None:
         """Return round and sections of the newest checkpoint that verifies; None if there is no checkpoint at all.
@@ -131,17 +131,17 @@ class CheckpointStore:
         Warns of corrupt ones and names the one used instead; raises CorruptCheckpoint if no other is left.
         """
         damages: list[str] = []
-        for round_index in reversed(self.rounds()):
-            if self.usable is not None and round_index not in self.usable:
+        for done in reversed(self.rounds()):
+            if self.usable is not None and done not in self.usable:
                 continue
             try:
-                sections = self.load(round_index)
+                sections = self.load(done)
             except CorruptCheckpoint as damage:
-                damages.append(f"round {round_index} is corrupt ({damage})")
+                damages.append(f"round {done} is corrupt ({damage})")
                 continue
             if damages:
-                warnings.warn(f"{'; '.join(damages)}: using round {round_index} instead", stacklevel=2)
-            return round_index, sections
+                warnings.warn(f"{'; '.join(damages)}: using round {done} instead", stacklevel=2)
+            return done, sections
         if damages:
             raise CorruptCheckpoint(
                 f"no usable checkpoint in {self.directory}: {'; '.join(damages)}; begin anew in another folder"
@@ -179,19 +179,19 @@ class CheckpointStore:
 class ReadOnlyStore(CheckpointStore):
     """The same checkpoints, for a process that reads what another one writes."""
 
-    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
+    def save(self, done: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
         """Do nothing: the other process writes."""
         return self.directory
 
 
-def _write_checkpoint(folder: Path, round_index: int, sections: Mapping[str, State]) -> None:
+def _write_checkpoint(folder: Path, done: int, sections: Mapping[str, State]) -> None:
     """Write the whole checkpoint durably into the new `folder`, the manifest last."""
     folder.mkdir()
     files: dict[str, Fingerprint] = {}
     # Not `.items()`: a section may be made when it is asked for, and need not be held once it is written.
     for name in sections:
         files |= _write_section(folder, name, sections[name])
-    manifest = {"format": _FORMAT, "round": round_index, "files": {k: v._asdict() for k, v in files.items()}}
+    manifest = {"format": _FORMAT, "round": done, "files": {k: v._asdict() for k, v in files.items()}}
     write_durably(folder / _MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync_directory(folder)
 
@@ -199,8 +199,10 @@ def _write_checkpoint(folder: Path, round_index: int, sections: Mapping[str, Sta
 def _write_section(folder: Path, name: str, state: State) -> dict[str, Fingerprint]:
     if not _SECTION.fullmatch(name):
         raise ValueError(f"section {name!r} cannot name a file: use letters, digits and _.-, and not 'manifest'")
+    from vfl.runs.tensor_file import write_tensors
+
     tree_file, tensor_file = f"{name}.json", f"{name}.safetensors"
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, name, tensors)).encode()
     return {
         tree_file: write_durably(folder / tree_file, [tree]),
@@ -208,31 +210,35 @@ def _write_section(folder: Path, name: str, state: State) -> dict[str, Fingerpri
     }
 
 
-def _read_manifest(folder: Path, round_index: int) -> dict[str, Fingerprint]:
+def _read_manifest(folder: Path, done: int) -> dict[str, Fingerprint]:
     path = folder / _MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
-        if (manifest["format"], manifest["round"]) != (_FORMAT, round_index):
-            raise ValueError(f"expected format {_FORMAT} of round {round_index}")
+        if (manifest["format"], manifest["round"]) != (_FORMAT, done):
+            raise ValueError(f"expected format {_FORMAT}, after round {done}")
         return {name: Fingerprint(**entry) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(f"{path}: not a valid manifest: {error}") from error
 
 
 def _read_section(folder: Path, name: str) -> State:
+    from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
+
     # The library maps the file: a clone stays valid whatever happens to it.
     tensors = {key: tensor.clone() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
     return _unpack((folder / f"{name}.json").read_bytes(), tensors)
 
 
-def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _pack(value: Any, path: str, tensors: "dict[str, Tensor]") -> Any:
     """Return the JSON tree of `value` and put its tensors into `tensors` under their paths.
 
     Raises TypeError, naming the path, for a value that would not come back equal.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, torch.Tensor):
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
         tensors[path] = value
         return {_TENSOR: path}
     if isinstance(value, list):  # no tuple, which JSON would give back as a list
@@ -253,7 +259,7 @@ def _pack_key(key: Any, path: str) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def _unpack(text: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _unpack(text: bytes, tensors: "Mapping[str, Tensor]") -> Any:
     """Return the value of a JSON tree; the inverse of `_pack`."""
 
     whole: list[Any] = [json.loads(text)]

@@ -95,7 +95,7 @@ def run_experiment(
         with only_process_in(run_dir):
             store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
             if resume and not store.rounds():
-                console.print("--resume: no checkpoint is saved; begins with round 0")
+                console.print("--resume: no checkpoint is saved; begins with round 1")
             return train(built, config, stage, store, extra_callbacks)
     finally:
         if chooses:  # the next run of this process chooses anew

@@ -53,7 +53,3 @@ def _safetensors_chunks(
         plain = tensor.detach().resolve_neg().cpu().contiguous()
         flat = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) keeps a single element's stride of 2
         yield flat.view(torch.uint8).numpy().data
-
-
-State = dict[str, Any]
-"""Nested dicts with string keys, lists, None, bool, int, float, str and torch tensors."""

@@ -70,7 +70,7 @@ class Consent:
         most = self.bounds.alpha if self.bounds.alpha is not None else value_at(self.terms.alpha, round_index)
         least = self.bounds.beta if self.bounds.beta is not None else value_at(self.terms.beta, round_index)
         if round_index >= self.terms.rounds:
-            raise MessageError(f"round {round_index} is ordered, {self.terms.rounds} rounds are agreed")
+            raise MessageError(f"round {round_index + 1} is ordered, {self.terms.rounds} rounds are agreed")
         if ordered.alpha > most:
             raise MessageError(f"alpha {ordered.alpha:g} is ordered, at most {most:g} is agreed")
         own = 1.0 if self.terms.resolution is None else value_at(self.terms.resolution, round_index)

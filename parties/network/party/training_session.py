@@ -79,7 +79,7 @@ class PartyWorker(Worker[FeatureParty]):
         rounds = party.config.training.rounds
         if not restore.round <= restore.as_of <= rounds:
             raise MessageError(
-                f"RESTORE of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
+                f"RESTORE after round {restore.round} as of {restore.as_of} came, the experiment has {rounds} rounds"
             )
         party.may_rest |= self.consent is None
         self._trained = None
@@ -98,7 +98,7 @@ class PartyWorker(Worker[FeatureParty]):
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
-                f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
+                f"the checkpoint after round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
         return state
@@ -106,12 +106,12 @@ class PartyWorker(Worker[FeatureParty]):
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"
         if rounds != self._trained:
-            raise MessageError(f"SAVE of round {rounds} came, this session has trained {self._trained}")
+            raise MessageError(f"SAVE after round {rounds} came, this session has trained {self._trained}")
         others = set(self.store.rounds()) - self._branch
         if len(others) > (self.store.keep if self._branch else 1):
             raise ValueError(
-                f"SAVE of round {rounds} came, but {self.store.directory} has rounds {sorted(others)}, from which this "
-                "session does not go on; to give them up, take another --run-dir"
+                f"SAVE after round {rounds} came, but {self.store.directory} has checkpoints after rounds "
+                f"{sorted(others)}, from which this session does not go on; to give them up, take another --run-dir"
             )
         self._branch.add(rounds)
         self.store.save(rounds, {SECTION: self.party.state_dict()}, self._branch)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from vfl.base.errors import PeerLost, PeerMisbehaved
 from vfl.config import NetworkConfig
-from vfl.messages.messages import REPLIES, Kind, Message, MessageError, check_reply
+from vfl.messages.messages import REPLIES, Kind, Message, MessageError, check_reply, place_of
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.transport.stream import Stream
 from vfl.parties.network.wire.session import Hello, Refusal, check_run, refusal
@@ -132,7 +132,7 @@ class PartyConnection:
         if oldest is None:
             return
         waited_s = self.machine.now_s() - oldest.since_s
-        where = f"{oldest.answer} of round {oldest.order.round_index}, exchange {oldest.order.exchange}"
+        where = place_of(REPLIES[oldest.order.kind], oldest.order.round_index, oldest.order.exchange)
         if waited_s > self.network.reply_limit_s:
             limit = f"network.reply_limit_s = {self.network.reply_limit_s:g}"
             reason = f"{self.name} lives but gave no {where} within {limit}"

@@ -10,7 +10,7 @@ from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.wire.session import Restore, Save, Saved
 
 if TYPE_CHECKING:  # it imports PyTorch, which a match does without
-    from vfl.runs.tensor_file import State
+    from vfl.runs.checkpoint import State
 
 
 class RemoteLink:

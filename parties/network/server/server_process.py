@@ -198,7 +198,9 @@ class ServerProcess:
         usable = set(store.rounds())
         for name, connection in connections.items():
             if usable and not usable & connection.rounds:
-                lost = PeerMisbehaved(name, f"of the saved rounds {sorted(usable)} it has none: restore its folder")
+                lost = PeerMisbehaved(
+                    name, f"of the checkpoints after rounds {sorted(usable)} it has none: restore its folder"
+                )
                 connection.expel(lost)
                 raise lost
             # A round counts only where all have it: one that the server saved but a party did not was never finished.

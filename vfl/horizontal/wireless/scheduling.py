@@ -148,6 +148,6 @@ class Scheduler:
             nobody = "no client is available; raise horizontal.devices.availability"
             why = late if len(cell) else nobody
             warnings.warn(
-                f"round {round_index} is empty: {why} (later empty rounds are not reported)",
+                f"round {round_index + 1} is empty: {why} (later empty rounds are not reported)",
                 stacklevel=2,
             )
