@@ -40,6 +40,10 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
+    from vfl.runs.stored_run import Run
+
+    run = Run(arguments.run, arguments.places)
+    _ = run.saved_rounds() if arguments.processes is None else run.config
     from vfl.audit.watch_run import audit, audit_recorded
     from vfl.core.privacy.message_recorder import SEEN
     from vfl.reports.leakage import AUDIT

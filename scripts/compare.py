@@ -70,8 +70,10 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare by the parties that dial in."""
     from vfl.config import load_config
+    from vfl.runs.stored_run import Run
 
     run, config = finished_run(arguments), load_config(arguments.listen)
+    Run(run).saved_rounds()
     from vfl.parties.uses.predict import serve_comparison
 
     return serve_comparison(config, run, insecure=arguments.insecure, console=console)

@@ -27,18 +27,26 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="output file; must not exist")
 
 
+def check_table_file(file: Path) -> None:
+    """Raise ValueError, before pyarrow is imported, for a file that is not there or is none of a table."""
+    from vfl.config.shipped import kind_of
+
+    told = kind_of(file)
+    if told and (file.suffix in (".yaml", ".yml") or not file.is_file()) and "table" not in told:
+        raise ValueError(f"{file}: is no table{told}")
+    if file.is_dir():
+        raise ValueError(f"{file}: is a folder; name one table, or write its parts as one file")
+    if not file.exists():
+        raise ValueError(f"{file}: cannot be read (no such file; the working folder is {Path.cwd()})")
+
+
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
-    from vfl.config.shipped import kind_of
+    check_table_file(arguments.file)
     from vfl.data.tables.proposal import describe_as_found, doubtful_header, proposed_yaml
     from vfl.runs.atomic import check_output, is_special, write_output
 
-    told = kind_of(arguments.file)
-    if told and (arguments.file.suffix in (".yaml", ".yml") or not arguments.file.is_file()) and "table" not in told:
-        raise ValueError(f"{arguments.file}: is no table{told}")
-    if arguments.file.is_dir():
-        raise ValueError(f"{arguments.file}: is a folder; name one table, or write its parts as one file")
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.is_file() and not is_special(out):
         raise ValueError(f"--out: {out} exists already; delete it, or name another file")

@@ -22,6 +22,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export, and show the folder."""
+    from vfl.runs.stored_run import Run
+
+    Run(arguments.run).saved_rounds()
     from vfl.core.export_model import check_tools
     from vfl.predict.export_run import export_run
 

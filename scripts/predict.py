@@ -86,13 +86,16 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
+    from vfl.config import load_config
     from vfl.runs.stored_run import Run
 
     run = Run(arguments.run, arguments.places)
+    listening = load_config(arguments.listen) if arguments.listen else None
     if arguments.places and (arguments.processes or arguments.listen):
         raise ValueError(f"{arguments.places[0]}: goes with a run in this process")
     if arguments.out:
         check_output(arguments.out)
+    run.saved_rounds()
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
     tables = new_tables(run, arguments)
     if arguments.split and (arguments.data or tables or arguments.listen or arguments.processes):
@@ -106,19 +109,17 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         return predict_together(
             arguments.run, arguments.data, absent, when_absent, arguments.out, console, tables, reasons
         )
-    if arguments.listen is None:
+    if listening is None:
         from vfl.predict.predict import predict_in_process
 
         prediction = predict_in_process(run, arguments.data, absent, when_absent, tables, arguments.split, reasons)
     else:
-        from vfl.config import load_config
         from vfl.parties.uses.predict import serve_predictions
 
-        config = load_config(arguments.listen)
         prediction = serve_predictions(
-            config,
+            listening,
             arguments.run,
-            labels_table(config, tables) if tables else arguments.data,
+            labels_table(listening, tables) if tables else arguments.data,
             absent,
             when_absent,
             insecure=arguments.insecure,

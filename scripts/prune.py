@@ -31,11 +31,14 @@ def add_arguments(parser: OneLineParser) -> None:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Prune, and show before and after."""
     from vfl.config.files import parse_overrides
+    from vfl.predict.prune_settings import pruned_config
     from vfl.runs.stored_run import Run
 
     places = [each for each in arguments.settings if each.startswith(("data.", "training.start_from="))]
     before = Run(arguments.run, places)
     settings = parse_overrides([each for each in arguments.settings if each not in places])
+    pruned_config(before, settings)
+    before.saved_rounds()
     from vfl.predict.prune_run import prune
 
     show(before, prune(before, settings, run_dir=arguments.out), console)

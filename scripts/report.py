@@ -22,6 +22,10 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
+    from vfl.runs.run_folder import finished_runs
+
+    for folder in arguments.folders:
+        finished_runs(folder)
     from vfl.reports.runs import load_subject
     from vfl.reports.write import PAGE, write_figures, write_page, write_report
     from vfl.runs.atomic import follow_links, is_special

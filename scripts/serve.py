@@ -38,13 +38,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if missing:
         raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
     from vfl.config.files import load_stored_config
-    from vfl.runs.run_folder import PROCESSES
+    from vfl.runs.run_folder import PROCESSES, run_to_serve
     from vfl.runs.stored_run import Run
 
     stored = Run(arguments.run)
+    run_to_serve(stored.folder)
     # Processes of this machine get a new address, all of them, each time that they are asked.
     together = stored.folder / PROCESSES / "server.yaml"
     config = load_stored_config(together if together.exists() else stored.folder / "config.yaml", arguments.overrides)
+    stored.saved_rounds()
     from vfl.parties.serving.score_server import serve_scores
 
     serve_scores(arguments.run, config, insecure=arguments.insecure, console=console)

@@ -57,23 +57,52 @@ REFUSED = [
     *("train quickstart_tables", "server quickstart_tables", "party quickstart_tables --party clinic"),
     *("plan quickstart_tables", "tune quickstart_tables", "align quickstart_tables", "compare quickstart_tables"),
     *("status quickstart_tables --party clinic", "split-data quickstart_tables --out parts", "sweep sweep_quickstart"),
-    "serve run",
+    *("serve run", "audit run", "predict run", "prune run"),
 ]
+"""Commands that take settings; ``run`` is a folder with a configuration."""
+GONE = [
+    *("train gone.yaml", "server gone.yaml", "party gone.yaml --party clinic", "plan gone.yaml", "tune gone.yaml"),
+    *("align gone.yaml", "compare gone.yaml", "status gone.yaml --party clinic", "split-data gone.yaml --out parts"),
+    *("sweep gone.yaml", "serve gone", "audit gone", "predict gone", "prune gone", "export gone", "report gone"),
+    *("status gone", "describe gone.csv", "audit run", "export run", "predict run", "predict run --processes"),
+    *("predict run --listen gone.yaml", "compare run --listen gone.yaml", "report run", "serve run"),
+]
+"""Commands whose file, folder or checkpoint is not there."""
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_a_misspelt_key_is_refused_before_anything_heavy_is_imported(line: str, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("base: quickstart_tables.yaml\n")
+def refusal(line: list[str], folder: Path) -> tuple[str, set[str]]:
+    """Return what a command says on stderr that is refused, and the slow packages that it has imported."""
     code = [
         "import sys; from vfl.__main__ import main",
-        f"sys.argv = ['lvfl', *{[*line.split(), 'training.roundz=3']!r}]; code = main()",
+        f"sys.argv = ['lvfl', *{line!r}]; code = main()",
         f"print('imported', code, *sorted({SLOW!r} & set(sys.modules)))",
     ]
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(code)], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "\n".join(code)], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert "training.roundz" in done.stderr
     imported, code, *modules = done.stdout.splitlines()[-1].split()
     assert (imported, code) == ("imported", "2")
-    assert {*modules} <= {"pydantic", "rich"}, modules
+    return done.stderr, {*modules}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("base: quickstart_tables.yaml\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_misspelt_key_is_refused_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
+    (folder / "run" / "checkpoints" / "round_000001").mkdir(parents=True)
+    (folder / "run" / "run_id").write_text("0123456789abcdef")
+    said, modules = refusal([*line.split(), "training.roundz=3"], folder)
+    assert "training.roundz" in said
+    assert modules <= {"pydantic", "rich"}
+
+
+@pytest.mark.parametrize("line", GONE)
+def test_what_is_not_there_is_told_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
+    said, modules = refusal(line.split(), folder)
+    assert len(said.splitlines()) == 1
+    assert modules <= {"pydantic", "rich"}

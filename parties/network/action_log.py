@@ -12,11 +12,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vfl.base.errors import one_line
 from vfl.console import DONE, INTERRUPTED, failure_code
-from vfl.parties.network.tls.certificates import Peer
 from vfl.runs.atomic import naming
+
+if TYPE_CHECKING:  # cryptography: a status is read without it
+    from vfl.parties.network.tls.certificates import Peer
 
 LINES_A_MINUTE = 120
 """Most lines of one peer per minute; runs of honest peers stay far below."""
@@ -53,16 +56,16 @@ class Quotas:
     def __init__(self) -> None:
         self._quotas: dict[Peer, Quota] = {}
 
-    def take(self, peer: Peer) -> str | None:
+    def take(self, peer: "Peer") -> str | None:
         """Return the addition to this peer's next line, None if that must be left out."""
         return self._quotas.setdefault(peer, Quota()).take()
 
 
-def limited(log: Callable[[str], None]) -> Callable[[Peer, str], None]:
+def limited(log: Callable[[str], None]) -> "Callable[[Peer, str], None]":
     """Return ``log`` for lines that a peer causes, at most ``LINES_A_MINUTE`` of each peer."""
     quotas = Quotas()
 
-    def show(peer: Peer, line: str) -> None:
+    def show(peer: "Peer", line: str) -> None:
         if (addition := quotas.take(peer)) is not None:
             log(line + addition)
 
@@ -76,7 +79,7 @@ class ActionLog:
         self.path = None if folder is None else folder / NAME
         self._quotas = Quotas()
 
-    def note(self, event: str, peer: Peer, detail: str = "") -> None:
+    def note(self, event: str, peer: "Peer", detail: str = "") -> None:
         """Add a line, unless this peer has caused too many of late. Raises OSError."""
         addition = self._quotas.take(peer)
         if self.path is None or addition is None:

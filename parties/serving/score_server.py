@@ -8,7 +8,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ExperimentConfig
 from vfl.parties.network.server.hub import Hub, spare_files
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_to_serve
@@ -17,7 +17,7 @@ from vfl.parties.network.transport.security import load_identity
 from vfl.parties.serving.client_connection import PunctualLoop
 from vfl.parties.serving.http import MOST_CONNECTIONS, http_server
 from vfl.parties.serving.scorer import Scorer
-from vfl.runs.run_folder import check_folder, only_process_in, read_run_id
+from vfl.runs.run_folder import check_folder, only_process_in, run_to_serve
 
 
 def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, console: Console) -> None:
@@ -27,9 +27,7 @@ def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, con
     cannot be served and for an address that cannot be bound.
     """
     check_folder(run_dir, config, "RUN")
-    run = read_run_id(run_dir)
-    if not run:
-        raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")
+    run = run_to_serve(run_dir)
     tls = load_identity(SERVER, config.network, insecure=insecure)
     most = spare_files(MOST_CONNECTIONS)
     expected = expected_to_serve(config)

@@ -25,9 +25,9 @@ def at(module: str, path: str, *, after: bool = False) -> Callable[[Strike], Non
 def at_half_a_tensor_file(strike: Strike) -> None:
     """Strike when half of a checkpoint's tensors are written."""
     import vfl.runs.atomic
-    import vfl.runs.checkpoint
+    import vfl.runs.tensor_file
 
-    write = vfl.runs.checkpoint.write_tensors
+    write = vfl.runs.tensor_file.write_tensors
 
     def write_half(path: Path, *arguments: Any, **options: Any) -> Any:
         written = write(path, *arguments, **options)
@@ -36,7 +36,7 @@ def at_half_a_tensor_file(strike: Strike) -> None:
             strike.act()
         return written
 
-    vfl.runs.checkpoint.write_tensors = write_half
+    vfl.runs.tensor_file.write_tensors = write_half
 
 
 PLACES: dict[str, Callable[[Strike], None]] = {

@@ -7,7 +7,7 @@ import pytest
 from remote import places
 from shorthand import release
 
-import vfl.runs.checkpoint
+import vfl.runs.tensor_file
 from vfl.parties.network.tls.certificates import SERVER
 
 EXCHANGES = 2
@@ -55,7 +55,7 @@ AHEAD = {
 def test_a_place_where_a_process_can_be_struck_exists(monkeypatch, place: str):
     found = []
     monkeypatch.setattr(places, "around", lambda owner, name, strike, **_: found.append(getattr(owner, name)))
-    monkeypatch.setattr(vfl.runs.checkpoint, "write_tensors", vfl.runs.checkpoint.write_tensors)
+    monkeypatch.setattr(vfl.runs.tensor_file, "write_tensors", vfl.runs.tensor_file.write_tensors)
     places.PLACES[place](places.Strike(1, "SIGKILL"))
     assert callable(found[0]) if found else place == "writes a checkpoint"
 

@@ -11,19 +11,16 @@ from pathlib import Path
 from vfl.base.macs import count_parameters
 from vfl.base.process_state import standard_state
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.files import lay_over, parse_config
 from vfl.config.schedules import schedule_of, value_at
 from vfl.core.local import InProcess
 from vfl.core.server import OWNER, HeadServer
+from vfl.predict.prune_settings import pruned_config
 from vfl.predict.trained_run import check_whole_images, load_run_with_data, read_checkpoint
 from vfl.runs.atomic import follow_links, write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Metrics, TrainingLoop
 from vfl.runs.run_folder import only_process_in, open_run, write_summary
 from vfl.runs.stored_run import Run
-
-SETTINGS = "alpha", "pruning"
-"""Settings of the section lightweighting that a pruning takes."""
 
 
 @standard_state()
@@ -41,7 +38,7 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     folder = follow_links(Path(run_dir)) if run_dir else run.folder.with_name(f"{run.folder.name}-pruned")
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
-    rounds, config = _checked_rounds(run), _pruned_config(run, settings)
+    rounds, config = _checked_rounds(run), pruned_config(run, settings)
     built = load_run_with_data(run, config=config)
     _prune(built, config)
     built.server.evaluation.forget()
@@ -72,18 +69,6 @@ def _checked_rounds(run: Run) -> int:
             "training.start_from with lightweighting.alpha and lightweighting.pruning.refit=true"
         )
     return trained.rounds
-
-
-def _pruned_config(run: Run, settings: Mapping[str, object]) -> ExperimentConfig:
-    """Return a run's configuration with the new ratios, which are fixed ones."""
-    for key in settings:
-        if key.split(".")[0] not in SETTINGS:
-            raise ConfigError(f"{key}: is no setting of a pruning; name alpha, or pruning.refit, importance, round_to")
-    if "alpha" not in settings:
-        raise ConfigError("alpha: is missing; name the share of the filters to remove, as alpha=0.4")
-    given = {"pruning.refit": True, **settings, "controller": "fixed"}
-    ratios = {f"lightweighting.{key}": value for key, value in given.items()}
-    return parse_config(lay_over(run.config.model_dump(), ratios))
 
 
 def _prune(built: InProcess, config: ExperimentConfig) -> None:

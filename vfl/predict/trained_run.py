@@ -44,18 +44,13 @@ def read_checkpoint(run: Run, done: int | None = None) -> RunCheckpoint:
     Raises ConfigError for a run that is not vertical or has no checkpoints, CorruptCheckpoint if the last is damaged
     (an older one would be another model).
     """
-    config, checkpoints = run.config, run.checkpoints
-    if config.mode != "vertical":
-        raise ConfigError(f"{run}: mode is {config.mode}; only a vertical run has a split model")
-    rounds = checkpoints.rounds()
-    if not rounds:
-        raise ConfigError(f"{run}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
-    done = rounds[-1] if done is None else done
+    last, checkpoints = run.saved_rounds()[-1], run.checkpoints
+    done = last if done is None else done
     sections = checkpoints.load(done)
     if SECTION in sections:
         raise ConfigError(f"{run}: holds one party's own model, which can only be exported")
     del sections["loop"]
-    return RunCheckpoint(config, done, checkpoints.digest(done), sections)
+    return RunCheckpoint(run.config, done, checkpoints.digest(done), sections)
 
 
 def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConfig | None = None) -> InProcess:

@@ -11,7 +11,7 @@ from vfl.base.metrics import reached
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings
 from vfl.reports.leakage import read_audit
 from vfl.runs.results import Quantity, RunResult
-from vfl.runs.run_folder import read_manifest
+from vfl.runs.run_folder import finished_runs, read_manifest
 from vfl.runs.stored_run import Run
 
 SEED = "seed"
@@ -146,13 +146,13 @@ def load_subject(folder: Path, *more_folders: Path) -> Subject:
     Raises ConfigError if there is no finished run, or if metrics differ and not all runs have an accuracy.
     """
     if more_folders:
-        each_once = dict.fromkeys(run for each in (folder, *more_folders) for run in _run_folders(each))
+        each_once = dict.fromkeys(run for each in (folder, *more_folders) for run in finished_runs(each))
         return load_runs(list(each_once), folder)
     if (folder / "summary.json").exists():
         run = _load_run(folder, folder.resolve().name, {})
         return Subject(run.config.name, folder, (Variant(run.config.name, {}, (run,)),), ())
     manifest = read_manifest(folder, "name", "runs")
-    done = _run_folders(folder)
+    done = finished_runs(folder)
     varied = {name: {key: each for key, each in run.items() if key != SEED} for name, run in manifest["runs"].items()}
     runs = [_load_run(run_dir, run_dir.name, varied[run_dir.name]) for run_dir in done]
     missing = manifest["runs"].keys() - {run_dir.name for run_dir in done}
@@ -187,17 +187,6 @@ def _short_name(place: Path, places: Sequence[Path]) -> str:
     depths = range(1, len(place.parts) + 1)
     least = next((depth for depth in depths if all(each[-depth:] != place.parts[-depth:] for each in other_places)), 1)
     return "/".join(place.parts[-least:])
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """Return a run's own folder, or those of a sweep's finished runs. Raises ConfigError if there are none."""
-    if (folder / "summary.json").exists():
-        return [folder]
-    every = [folder / "runs" / name for name in read_manifest(folder, "runs")["runs"]]
-    done = [run_dir for run_dir in every if (run_dir / "summary.json").exists()]
-    if not done:
-        raise ConfigError(f"{folder}: no run of the sweep is finished yet; go on with lvfl sweep")
-    return done
 
 
 def _by_one_metric(runs: list[ReportedRun]) -> list[ReportedRun]:

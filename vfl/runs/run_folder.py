@@ -197,6 +197,17 @@ def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
     return read_json(folder / SWEEP, keys)
 
 
+def finished_runs(folder: Path) -> list[Path]:
+    """Return a run's own folder, or those of a sweep's finished runs. Raises ConfigError if there are none."""
+    if (folder / "summary.json").exists():
+        return [folder]
+    every = [folder / "runs" / name for name in read_manifest(folder, "runs")["runs"]]
+    done = [run_dir for run_dir in every if (run_dir / "summary.json").exists()]
+    if not done:
+        raise ConfigError(f"{folder}: no run of the sweep is finished yet; go on with lvfl sweep")
+    return done
+
+
 def read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """Return the mapping in one of our JSON files. Raises ConfigError if it is malformed or lacks one of the keys."""
     try:
@@ -267,3 +278,10 @@ def read_secret(path: Path | None) -> bytes | None:
     if is_open_to_others(status):
         raise ConfigError(f"{path}: others may read it; {FIX}")
     return secret
+
+
+def run_to_serve(run_dir: Path) -> str:
+    """Return the id of a run of processes. Raises ConfigError for another one, and as `read_run_id`."""
+    if run := read_run_id(run_dir):
+        return run
+    raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from vfl.config import (
 )
 from vfl.config.files import load_stored_config
 from vfl.config.shipped import kind_of
+from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
-
-if TYPE_CHECKING:  # PyTorch: who asks for a run's status does without
-    from vfl.runs.checkpoint import CheckpointStore
 
 Columns = Any
 """A pandas.DataFrame, or lists by column where pandas is not installed."""
@@ -49,20 +47,31 @@ class Run:
     @cached_property
     def config(self) -> ExperimentConfig:
         """The resolved experiment. Raises ConfigError for ``places`` that are other settings."""
-        own = load_stored_config(self.folder / "config.yaml")
         if not self._places:
-            return own
+            return load_stored_config(self.folder / "config.yaml")
+        # The places first: a misspelt one is refused before the run's data source is imported.
         moved = with_whole_paths(load_stored_config(self.folder / "config.yaml", self._places))
+        own = load_stored_config(self.folder / "config.yaml")
         if changes := changed_keys_but_places(own, moved):
             raise ConfigError(f"{changes[0]}: is fixed in a run; name only where its data lie now, as data.file=FILE")
         return moved
 
     @property
-    def checkpoints(self) -> "CheckpointStore":
+    def checkpoints(self) -> CheckpointStore:
         """The checkpoints that are kept."""
-        from vfl.runs.checkpoint import CheckpointStore
-
         return CheckpointStore(self.folder / "checkpoints")
+
+    def saved_rounds(self) -> list[int]:
+        """Return the rounds after which its split model was saved, ascending. Raises ConfigError if there is none.
+
+        Commands call it before they import PyTorch.
+        """
+        rounds = self.checkpoints.rounds()
+        if not rounds:
+            raise ConfigError(f"{self}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
+        if self.config.mode != "vertical":
+            raise ConfigError(f"{self}: mode is {self.config.mode}; only a vertical run has a split model")
+        return rounds
 
     @property
     def finished(self) -> bool:
