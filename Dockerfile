@@ -11,15 +11,18 @@ COPY models models
 COPY parties parties
 COPY scripts scripts
 COPY vfl vfl
-# Headers, the packages' own tests and pip are of no use in a process that serves.
+# Headers, the packages' own tests, clients of other services and pip are of no use in a process that serves.
 RUN /opt/lvfl/bin/pip install --no-cache-dir --no-compile ".[serve]" \
     && cd /opt/lvfl/lib/python3*/site-packages \
     && find . -type d \( -name tests -o -path ./torch/include -o -path ./pyarrow/include \) -prune -exec rm -r {} + \
-    && rm -rf pip pip-* torch/test
+    && find torch/bin -type f ! -name torch_shm_manager -delete \
+    && rm -rf pip pip-* torch/test pyarrow/*flight*.so* pyarrow/*s3*.so* tensorboard_data_server*
 # The root file system is read-only: what a training and a service import is compiled here, by a training of one round.
+# A training makes what it writes its user's own, and here that is root.
 RUN cd /tmp && PATH=/opt/lvfl/bin:$PATH \
     && lvfl train quickstart_tables training.rounds=1 --processes --run-dir run && rm -r run \
-    && python3 -c "import vfl.parties.serving.score_server, vfl.parties.serving.serving_party, vfl.parties.matching.processes"
+    && python3 -c "import vfl.parties.serving.score_server, vfl.parties.serving.serving_party, vfl.parties.matching.processes" \
+    && chmod -R a+rX /opt/lvfl
 
 FROM ${BASE}
 COPY --from=build /opt/lvfl /opt/lvfl
