@@ -14,7 +14,7 @@ from vfl.config.settings import Section, section_of, section_of_values
 HEAD = """# Configuration
 
 Every key of an experiment. `make docs` writes this page from the types that check the keys. A file holds what differs
-from the defaults; on the command line write a key with dots: `training.rounds=20`. A value begins with the default.
+from the defaults; on the command line write a key with dots: `training.rounds=20`. Values begin with the default.
 
 ## Often needed
 """
@@ -79,12 +79,12 @@ def reference() -> str:
     often, rows = OFTEN.split(), {"": list(_rows(ExperimentConfig, ""))}
     rows |= {key: list(_rows(section, f"{key}.")) for key, section in sections.items() if section}
     parts = [HEAD, *_table([row for each in rows.values() for row in each if row[0] in often]), RARE]
-    for key, each in rows.items():
-        if key:
-            section = sections[key]
+    for name, each in rows.items():
+        if name:
+            section = sections[name]
             assert section is not None
-            parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n"]
-        parts += _table([row for row in each if row[0] not in often])
+            parts += [f"\n## {name}\n\n{inspect.cleandoc(section.__doc__ or '')}\n"]
+        parts += [f"- `{key}` ({value}): {text}" for key, value, text in each if key not in often]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -122,7 +122,7 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str]]
 
 def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
     """Return type and meaning of every setting as declared in the source."""
-    found: dict[str, tuple[str, str]] = {}
+    sources: dict[str, tuple[str, str]] = {}
     for owner in reversed(section.__mro__):  # bases first: what a section declares itself replaces theirs
         if not issubclass(owner, Section) or owner is Section:
             continue
@@ -131,12 +131,12 @@ def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
         for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):  # a setting's text stands after it
             if not isinstance(node, ast.AnnAssign):
                 continue
-            text = _told(after)
-            found[ast.unparse(node.target)] = (_kind(node.annotation), _cell(text.replace("``", "`")))
-    return found
+            text = _docstring_text(after)
+            sources[ast.unparse(node.target)] = (_kind(node.annotation), _cell(text.replace("``", "`")))
+    return sources
 
 
-def _told(node: ast.stmt | None) -> str:
+def _docstring_text(node: ast.stmt | None) -> str:
     """Return the text of a docstring statement, "" for any other statement."""
     match node:
         case ast.Expr(ast.Constant(str(text))):

@@ -81,8 +81,8 @@ class DataConfig(Section):
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
     """Tables of two classes: the class of AUC, F1, average precision and the threshold; null: the second one."""
     numbers: Annotated[Numbers | None, OWN] = None
-    """Tables only. standardised: one value; quantiles: a value per bin between quantiles; both: members half and half.
-    null: quantiles for regressions of 1,000 training rows or more."""
+    """Tables only. ``standardised``: one value. ``quantiles``: a value per bin between quantiles. ``both``: members
+    half and half. null: quantiles for regressions of 1,000 training rows or more."""
     file: Annotated[Path | None, OWN] = None
     """Separate processes only: this process's file from ``lvfl split-data``."""
     labels_file: Annotated[Path | None, OWN] = None

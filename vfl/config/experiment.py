@@ -78,29 +78,26 @@ class TrainingConfig(Section):
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
     """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED, UsedWith("labels", "shared")] = "replay"
-    """labels=shared only. replay: the head travels once per round, and parties replay the server's steps; broadcast: it
-    travels at every exchange."""
+    """labels=shared only. replay: the head travels once per round, and parties replay its steps; broadcast: it travels
+    at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
     """Exchanges by which parties run ahead; an embedding lacks as many updates."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
-    """Probability that a sample is trained without a party; at least one stays. A learned placeholder replaces the
-    embedding."""
+    """Probability that a sample is trained without a party. A learned placeholder replaces the embedding."""
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
     """Weight of the loss of each party's own linear classifier; 0 has none."""
     local_rounds: Annotated[Count, SHARED] = 0
-    """labels=shared only: first rounds that each party trains alone on its own classifier. If all are, the mean of
-    their answers is the answer."""
+    """labels=shared only: first rounds that each party trains alone on its own classifier."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
-    """Weight of a class in the loss, by name (else 1); balanced: N / (classes x samples of the class)."""
+    """Weight of a class in the loss, by name (else 1); balanced: N / (classes x its samples)."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
     """Share of each label that the training loss spreads over all classes."""
     start_from: Annotated[Path | None, OWN] = None
-    """Finished run (folder, or name below runs) whose models and preparation this training begins with. Each process
-    names its own folder."""
+    """Finished run (folder, or name below runs) whose models and preparation begin this training."""
 
     def check_local_rounds(self) -> None:
         """Raise ValueError unless parties can train alone."""
@@ -129,20 +126,20 @@ class EvaluationConfig(Section):
     batch_size: Annotated[Positive, OWN] = 512
     """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics for evaluation, prediction and export. estimated: on a sample of the party's training
-    rows; running: the training's own; both: estimated, with ``accuracy/test_running`` beside it."""
+    """BatchNorm's statistics for evaluation, prediction and export. ``estimated``: on a sample of training rows.
+    ``running``: the training's own. ``both``: also ``accuracy/test_running``."""
     statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
         STATISTICS_SAMPLES
     )
     """Rows of that sample, as one batch."""
     subsets: Annotated[bool, OWN] = False
-    """Evaluate sets of parties as if the others were absent: all sets of up to six parties, above that all but one, and
+    """Evaluate sets of parties as if the others were absent: all sets of up to six parties; above, all but one, and
     single ones."""
     sparsified: Annotated[bool, SHARED] = False
     """Evaluate embeddings as sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None
-    """Metric by which patience, sweeps and reports compare models; null: accuracy, for two-class tables auc, for
-    regression rmse or the loss's."""
+    """Compares models in patience, sweeps and reports; null: accuracy, for two-class tables auc, for regression rmse or
+    the loss's."""
     tell_parties: Annotated[bool, OWN] = False
     """Send the parties the metric on the test samples: a few bytes a round."""
     threshold: Annotated[Probability, OWN] = 0.5
@@ -234,10 +231,9 @@ class ExperimentConfig(Section):
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
     """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
-    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY; Python programs set it before they import torch."""
+    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY."""
     parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties of one process that compute at the same time, each with its share of ``threads``. The bits depend only on
-    the threads of a party."""
+    """Parties of one process that compute at the same time and share ``threads``."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"

@@ -29,8 +29,7 @@ class SamplePartitionConfig(Section):
     """Partition of the samples over the clients."""
 
     kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
-    """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
-    Dirichlet; gaussian: sizes in fifths; natural: the data's own users or roles."""
+    """Which client holds what (docs/data.md)."""
     classes_per_client: Annotated[Positive | None, UsedWith("kind", "classes")] = None
     """P of ``classes``; null is 2."""
     shards_per_client: Annotated[Positive | None, UsedWith("kind", "shards")] = None
@@ -47,8 +46,8 @@ class SpeedConfig(Section):
     """SGD steps per simulated second of the devices."""
 
     kind: Literal["fixed", "groups", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
-    """groups: by ``groups``; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters around 2 to 5, redrawn;
-    uniform: mean - std to mean + std; exponential: rounded up; gaussian: rounded down, at least 1."""
+    """``case1``: half 1, half 4. ``case2``: quarters 1 to 4. ``case3``: quarters around 2 to 5, redrawn.
+    ``exponential``: rounded up. ``gaussian``: rounded down, at least 1."""
     mean: Annotated[AboveZero, UsedWith("kind", "fixed", "uniform", "exponential", "gaussian")] = 1.0
     """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
     std: Annotated[NotNegative, UsedWith("kind", "uniform", "gaussian")] = 0.0
@@ -144,7 +143,7 @@ class HorizontalConfig(Section, extra="allow"):
     clients: Positive = 10
     """N"""
     clients_per_round: Positive = 5
-    """K; asynchronous server: clients at work at a time, and arrivals that make a round."""
+    """K; asynchronous: clients at work, and arrivals that make a round."""
     local_epochs: Positive = 1
     """E: local passes of a client over its samples, unless local_steps is set."""
     local_steps: Positive | None = None
@@ -152,10 +151,10 @@ class HorizontalConfig(Section, extra="allow"):
     server_learning_rate: AboveZero = 1.0
     """eta_g"""
     weights: Literal["reporting", "all", "equal"] = "reporting"
-    """Weights of averages: n_i over the reporting clients, n_i over all (absent ones keep w), or equal."""
+    """Weights of averages: n_i of reporting clients, n_i of all (absent ones keep w), or equal."""
     buffers: Literal["average", "local", "drop"] = "average"
-    """BatchNorm's running statistics. average: by n_i; local: every client keeps its own; drop: none. Without
-    averaging, evaluation uses the test batch."""
+    """BatchNorm's running statistics. ``average``: by n_i. ``local``: every client keeps its own. ``drop``: none.
+    Without averaging, evaluation uses the test batch."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
     """sequential: client by client; batched: clients stacked; auto: the faster one. Under torchrun: sequential."""
     worker_timeout_s: Annotated[AboveZero, Field(le=10**9)] = 1800.0

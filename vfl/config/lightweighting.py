@@ -17,21 +17,20 @@ class PruningConfig(Section):
     """Choice of the filters to prune."""
 
     importance: Literal["filter", "group"] = "filter"
-    """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
+    """filter: L1 norm of the filter's own weights; group: of all weights that go with it."""
     round_to: Positive | None = None
     """Kept widths become multiples of this (8 or 16 suit CPUs); null keeps exact widths."""
     refit: bool = False
-    """After a pruning, fit the layers behind it to their former outputs, on 1,024 of the party's own rows."""
+    """Fit the layers behind a pruning to their former outputs, on 1,024 of the party's own rows."""
 
 
 class LightweightingConfig(Section):
     """Ratios of pruning and sparsification: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of the filters of every prunable layer, relative to the original width; a controller's smallest
-    alpha."""
+    """Removed share of every prunable layer's filters, relative to the original width."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
-    """Share of the embedding's entries that is not sent; a controller's smallest beta."""
+    """Share of the embedding's entries that is not sent."""
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
     """Images only: share of their sides in a round, {0: 0.5, 18: 1}. The last round must have 1."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"

@@ -19,9 +19,9 @@ class FeatureModelConfig(Section):
     """A party's feature model."""
 
     kind: Annotated[str, AfterValidator(_known_kind)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp; torchvision: with options: {name: resnet18}; your code: my_models.py:Net (relative to the
-    YAML file) or package.module:Net; given: an object, by `vfl.fit`; own: another owner's, who names it there; or a
-    model of an installed package."""
+    """vgg16, vgg11, cnn, mlp, torchvision with options: {name: resnet18}, my_models.py:Net (relative to the YAML file),
+    package.module:Net, or of an installed package. ``given``: an object, by `vfl.fit`. ``own``: another owner's, who
+    names it there."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
@@ -31,12 +31,11 @@ class FeatureModelConfig(Section):
     dropout: Fraction = 0.0
     """mlp only: probability of leaving out a hidden unit in training."""
     options: dict[str, Any] = Field(default={})
-    """torchvision: name and further arguments of its function; your code: its keyword arguments; else settings of an
-    installed package's model."""
+    """Keyword arguments of your code, torchvision's function or an installed package's model."""
 
     weights: Path | None = None
-    """File of weights to begin with: safetensors, or a state dict (read without unpickling code). Relative to the YAML
-    file; never downloaded. Its last layer may differ."""
+    """File of weights to begin with: safetensors or a state dict, relative to the YAML file. Never downloaded or
+    unpickled. Its last layer may differ."""
     freeze: tuple[str, ...] = ()
     """Parts of the model that are not trained, with all below them: [features.0, features.1]."""
 
@@ -61,8 +60,7 @@ class ClassifierConfig(Section):
     """The whole model of horizontal learning."""
 
     kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
-    """logistic, mlp (one hidden layer of 400), lenet, cnn_tsfl, cnn_six_layer, cnn_mcmahan, vgg11, vgg11_bn, resnet18,
-    resnet18_gn, char_lstm (docs/horizontal.md), or one of an installed package (docs/extending.md)."""
+    """One of docs/horizontal.md, or of an installed package."""
 
 
 class ModelsConfig(Section):
@@ -74,11 +72,10 @@ class ModelsConfig(Section):
     """Feature models of single parties; each replaces ``feature`` completely."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
     members: Annotated[Positive, REPLAYED] = 1
-    """mlp only: feature models and heads trained side by side on the same batches, each with its part of the
-    embeddings; a prediction is the mean of theirs (docs/data.md)."""
+    """mlp only: models trained side by side on the same batches; a prediction is their mean (docs/data.md)."""
     linear_path: Annotated[bool, REPLAYED] = False
-    """mlp only: a party's inputs also reach its embedding through one linear layer, and the embeddings the output
-    through another: a sum that no hidden layer touches (docs/data.md). The embedding has no more numbers."""
+    """mlp only: a linear path from inputs to embedding, and from embeddings to the output, beside the hidden layers
+    (docs/data.md)."""
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
     def with_whole_paths(self) -> "ModelsConfig":

@@ -73,11 +73,10 @@ class ConsentConfig(Section):
     """Answer ``lvfl compare`` over processes with one column permuted. The server learns what each column adds, by
     number."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
-    """What it gives of its columns to ``lvfl predict --reasons``: nothing; itself: nothing, but it keeps them in
-    ``reasons.csv``; ranks: names and ranks; amounts: names and amounts."""
+    """What the server gets of its columns for ``lvfl predict --reasons``. ``itself``: nothing, but the party keeps them
+    in ``reasons.csv``. ``ranks``: names and ranks. ``amounts``: names and amounts."""
     keys: Positive = 10_000_000
-    """Most keys in another owner's list, and most samples, of a match; at the server, of every owner's. A million keys
-    at each of two owners need some 0.3 GB there."""
+    """Most keys in another owner's list, and most samples, of a match; at the server, of every owner's."""
     scored_keys: Positive = 60_000
     """Most keys a minute that it answers for while it serves scores."""
     until: date | None = None
@@ -95,23 +94,22 @@ class NetworkConfig(Section):
     """The address on which the server listens; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
     metrics: Annotated[Address, BeforeValidator(_on_this_machine)] | None = None
-    """Port (of 127.0.0.1 unless a host precedes it) for /healthz and /metrics in Prometheus' format, without a
-    password; null: none. Needs the extra serve."""
+    """Port (of 127.0.0.1, or HOST:PORT) for /healthz and /metrics, without a password; null: none. Needs the extra
+    serve."""
     use_proxy: bool = False
     """Dial through the environment's HTTP proxy (https_proxy)."""
     consent: ConsentConfig = ConsentConfig()
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
-    """A peer that sends nothing for this long, not even heartbeats, is lost. Must exceed the time of 1 MiB on the
-    slowest link."""
+    """A peer silent for this long is lost. Must exceed the time of 1 MiB on the slowest link."""
     reply_limit_s: Seconds = 3600.0
     """A party that takes longer to answer is lost, in spite of heartbeats."""
     wait_s: Seconds = 600.0
     """Seconds that server and party wait for each other before they give up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
-    """wait: until it is back, then continue from the last round that all have; drop: continue with its placeholder
-    until it is back; abort: end with exit code 3."""
+    """wait: until it is back, then from the last round that all have; drop: with its placeholder until it is back;
+    abort: exit code 3."""
     max_offences: Count = 3
     """Times a party may come back after it broke the protocol or refused to continue."""
     max_message_mb: Positive = 64

@@ -27,13 +27,12 @@ class OptimizerConfig(Section):
     """The same optimizer at the server and at the parties, or at all clients."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
-    """adam: weight decay is part of the gradient (Kingma and Ba 2015); adamw: apart from it (Loshchilov and Hutter
-    2019). Horizontal clients take sgd only."""
+    """adam: weight decay is part of the gradient; adamw: apart from it. Horizontal clients take sgd only."""
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value}; 0 is the first round."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
-    """Learning rate by exchange. steps: as given by round; cosine: half a cosine to 0; one_cycle: rises, then falls to
-    0. Not of clients."""
+    """Learning rate by exchange. ``steps``: as given by round. ``cosine``: half a cosine to 0. ``one_cycle``: rises,
+    then falls to 0. Not of clients."""
     warm_up: Count | None = None
     """Exchanges during which the rate rises; null: three tenths of all for one_cycle, else none."""
     rounds: Annotated[Positive | None, UsedWith("schedule", "cosine", "one_cycle")] = None
@@ -41,16 +40,14 @@ class OptimizerConfig(Section):
     momentum: Annotated[Fraction, UsedWith("kind", "sgd")] = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    """Factor of the weights that is added to their gradient; adamw subtracts it from the weights, times the learning
-    rate."""
+    """Factor of the weights added to their gradient (adamw: subtracted from the weights, times the learning rate)."""
     nesterov: Annotated[bool, UsedWith("kind", "sgd")] = False
     """sgd only."""
     betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
     """adam and adamw only: decay rates of the means of gradients and their squares."""
 
     clip_gradient: AboveZero | None = None
-    """Vertical learning only: longer gradients of a model are shortened to this length. ``privacy.gradients`` clips
-    what travels."""
+    """Vertical learning only: longer gradients of a model are shortened to this length."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -101,8 +98,7 @@ class LossConfig(Section):
     """Loss that the training minimises, the label owner's choice; each member has its own."""
 
     kind: Literal["cross_entropy", "focal", "squared", "absolute", "huber", "pinball"] | None = None
-    """null: cross_entropy of classes, squared error of amounts. focal: cross_entropy times (1 - p)^gamma; absolute: for
-    the median; huber: half the squared error up to delta, then straight; pinball: for a quantile."""
+    """null: cross_entropy of classes, squared error of amounts. The others: docs/data.md."""
     gamma: NotNegative | None = None
     """focal only; null is 2. 0 is cross_entropy, bit for bit."""
     delta: AboveZero | None = None

@@ -36,10 +36,10 @@ class ServingConfig(Section):
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps a key's embedding; 0 keeps none."""
     idle_s: Annotated[Positive, Field(le=3600)] = 5
-    """Seconds a client's connection stays open between requests; more than a proxy's own (often 60)."""
+    """Seconds a client's connection stays open between requests; set more than a proxy's own."""
     when_absent: WhenAbsent = "refuse"
-    """For a party without a row. refuse: no score; placeholder: the learned one (else zeros); mean: its mean embedding;
-    own: the present parties' own classifiers (training.auxiliary)."""
+    """Stands for a party without a row. ``refuse``: no score. ``placeholder``: the learned one (else zeros). ``mean``:
+    its mean embedding. ``own``: the present parties' own classifiers."""
     key_secret: Path | None = None
     """File with a secret of at least 16 characters that all owners share: keys then travel as HMAC-SHA256."""
 

@@ -72,7 +72,7 @@ class TableConfig(Section):
     ``training.labels: server``."""
     features: dict[str, FeatureKind] | None = None
     """number, category or ignore by column, in the model's order; others are ignored, unless "*": propose. null
-    proposes all; features.COLUMN=ignore then changes one. {} at the label owner: only labels."""
+    proposes all. {} at the label owner: only labels."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
     """Text or numbers that stand for a missing value, [unknown, -999], beside the usual ones."""
     not_missing: dict[str, Words] = Field(default={})
@@ -80,7 +80,7 @@ class TableConfig(Section):
     thousands: Literal[",", "'"] | None = None
     """Mark between thousands: "," reads 1,093.39 as 1093.39. null: proposed with the features."""
     keys: dict[str, KeyColumns] = Field(default={})
-    """Label owner only: columns by which another owner knows the sample, if not ``key``; they may repeat."""
+    """Label owner only: columns by which another owner knows the sample; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"
     """Rows with an earlier row's key: refuse the table, or keep the first."""
     match: Path | None = None

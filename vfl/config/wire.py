@@ -36,7 +36,7 @@ class WireConfig(Section):
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training, with a scale per 2048 entries; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
-    """Instead of bits: step of the values, times the root mean square of 2048 entries. Needs wire.coding=entropy."""
+    """Instead of bits: step of the values, relative to their root mean square. Needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
     """Coding of whole numbers. packed: equally many bits each; entropy: by frequency, the same numbers in fewer
     bytes."""
@@ -74,23 +74,21 @@ class PrivacyConfig(Section):
     """Defences that each side applies to its own messages. Never a promise of safety: see `lvfl audit`."""
 
     gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
-    """Server's defence (training.labels=server). max_norm: noise along each gradient makes all as long as the longest
-    (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
+    """Server's defence (training.labels=server). max_norm: noise makes all as long as the longest; gaussian: clipped by
+    row, with noise."""
     gradient_strength: Annotated[AboveZero, OWN, UsedWith("gradients", "max_norm", "gaussian")] = 1.0
     """max_norm: factor of the noise; gaussian: standard deviation in units of gradient_clip."""
     gradient_clip: Annotated[AboveZero, OWN, UsedWith("gradients", "gaussian")] = 1.0
     """gaussian: longest gradient of a row, in units of the mean loss's gradient times the batch size."""
     embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
-    """Party's defence. gaussian: clipped by row, with noise, also in predictions; distance_correlation: trained to
-    depend less on the features."""
+    """Party's defence. gaussian: clipped by row, with noise; distance_correlation: trained to depend less on the
+    features."""
     embedding_strength: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian", "distance_correlation")] = 1.0
     """gaussian: standard deviation in units of embedding_clip; distance_correlation: weight beside the loss."""
     embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
     """gaussian: largest length of a row's embedding."""
     noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
-    """null: a separate process draws a secret; one process uses the experiment's seed. A number must be kept from the
-    others."""
+    """null: a secret; in one process the experiment's seed. Keep a number from the others."""
 
     record: Annotated[bool, OWN] = False
-    """A party process keeps its last round's messages (seen.safetensors) for lvfl audit --processes. They are personal
-    data."""
+    """A party process keeps its last round's messages (seen.safetensors, personal data) for lvfl audit --processes."""

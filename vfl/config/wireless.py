@@ -20,8 +20,7 @@ class WirelessConfig(Section):
         "device_maximization",
         "computation_minimization",
     ] = "none"
-    """none: no network, clients_per_round at random; greedy: FLARE's Algorithm 1; linear_program: its form for large L;
-    the others: its baselines PS, CP, DM and CM."""
+    """Choice of the senders (docs/flare.md); none: no network, clients_per_round at random."""
     deadline_s: AboveZero = 1.0
     """t_thr: longest round, and the duration of an empty one."""
     bandwidth_hz: AboveZero = 10e6

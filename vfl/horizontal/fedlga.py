@@ -50,8 +50,8 @@ class FedLGAConfig(AlgorithmConfig):
     scope: Literal["global", "layer"] = "global"
     """One outer product over all weights, or one per parameter tensor."""
     gradient: Literal["mean", "end"] = "mean"
-    """g_i. mean: -delta_i / (eta_l steps_i); end: the gradient at the client's last weights over all its samples: a
-    pass and a second vector more."""
+    """g_i. ``mean``: of the client's steps. ``end``: at its last weights over all its samples, with a pass and a second
+    vector more."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
         """Raise ValueError for settings under which a step is not a gradient step."""

@@ -28,8 +28,7 @@ class FlareConfig(AlgorithmConfig):
 
     averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Reference number of steps. mas, mes: largest or mean of this round's clients; fmas, fmes: of their first round's.
-    none: FedAvg with equal weights."""
+    """Reference number of steps (docs/flare.md); none: FedAvg with equal weights."""
     lipschitz: AboveZero = 1.0
     """L of gamma = server_learning_rate / L, the greedy policy's preference for many clients."""
 
