@@ -36,7 +36,7 @@ COSTS = ("bytes", "multiply-accumulates")
 MEASURED = ("machine", "date")
 """Columns of a benchmark, as its rows name them."""
 PAPERS = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare")
-SOURCES = (*PAPERS, "readme", "owners", "frontier", "wire", "leakage", "benchmark")
+SOURCES = (*PAPERS, "readme", "owners", "pretrained", "frontier", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Fewest seeds or pairs for a verdict."""
