@@ -23,7 +23,7 @@ from vfl.data.drift import FEWEST, SHIFTED
 from vfl.parties.serving.client_connection import ClientConnection, PunctualLoop
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
 from vfl.parties.serving.request_gate import CountedAnswers, RequestGate
-from vfl.parties.serving.request_queue import Key, QueueFull
+from vfl.parties.serving.request_queue import Key, QueueFull, ReasonsAsked
 from vfl.parties.serving.score_answers import (
     Cells,
     PredictRequest,
@@ -31,6 +31,7 @@ from vfl.parties.serving.score_answers import (
     answer_of,
     key_of,
     keys_of,
+    reasons_of,
     shown,
 )
 from vfl.parties.serving.scorer import Scorer
@@ -91,8 +92,8 @@ def make_app(scorer: Scorer) -> FastAPI:
         code: {"model": Problem} for code in (400, 401, 413, 415, 422, 429, 503)
     }
 
-    async def score(keys: list[Key]) -> bytes:
-        future = scorer.submit(keys)
+    async def score(keys: list[Key], reasons: ReasonsAsked | None) -> bytes:
+        future = scorer.submit(keys, reasons)
         with seconds.time():
             scored = await future
             answer = answer_of(scored, scorer.version.task, settings.when_absent)
@@ -101,9 +102,10 @@ def make_app(scorer: Scorer) -> FastAPI:
 
     @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
     async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+        reasons = reasons_of(asked, scorer.version.task)
         keys = keys_of(asked.keys, scorer.version.columns, settings.batch)
         try:
-            return Response(await score(keys), media_type="application/json")
+            return Response(await score(keys, reasons), media_type="application/json")
         except QueueFull as full:
             raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
 
@@ -263,6 +265,11 @@ class _Collected:
         rows = CounterMetricFamily(f"{PREFIX}keys", "Keys by party and outcome", labels=["party", "outcome"])
         for (party, outcome), count in dict(self.scorer.counters.rows).items():
             rows.add_metric([party, outcome], count)
+        reasons = CounterMetricFamily(
+            f"{PREFIX}reasons", "Keys explained, by party and what it told of its columns", labels=["party", "told"]
+        )
+        for (party, told), count in dict(self.scorer.counters.reasons).items():
+            reasons.add_metric([party, told], count)
         ready = GaugeMetricFamily(f"{PREFIX}party_ready", "Whether a party can be asked", labels=["party"])
         for party, there in self.scorer.ready().items():
             ready.add_metric([party], there)
@@ -286,4 +293,4 @@ class _Collected:
                 metrics.add_metric([name], value)
         batches = CounterMetricFamily(f"{PREFIX}batches", "Batches scored", value=self.scorer.counters.batches)
         shown = (GaugeMetricFamily(PREFIX + name, *each) for name, each in gauges.items())
-        return [rows, batches, ready, metrics, *shown]
+        return [rows, reasons, batches, ready, metrics, *shown]

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vfl.config.serving import ServingConfig
 
@@ -16,6 +16,16 @@ Key = tuple[str, ...]
 """A cell for each key column."""
 IDLE_S = 0.2
 """Longest wait for a request."""
+
+
+@dataclass(frozen=True)
+class ReasonsAsked:
+    """The reasons that a request asks for."""
+
+    of: int | None = None
+    """Class whose log odds are explained; None: the positive one of two, of more the one predicted for the key."""
+    most: int = 0
+    """Number of columns to name that lowered the score most; 0: all amounts."""
 
 
 class QueueFull(RuntimeError):  # noqa: N818 - says what happened
@@ -43,6 +53,8 @@ class Scored:
 
     version: str
     scores: tuple[Score, ...]
+    reasons: tuple[Mapping[str, Any] | None, ...] | None = None
+    """Reasons of each score, as the answer has them, None where there is no score; None: they were not asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +62,7 @@ class Request:
     """Keys of one request, and their future scores."""
 
     keys: tuple[Key, ...]
+    reasons: ReasonsAsked | None
     future: asyncio.Future[Scored]
 
 
@@ -66,11 +79,11 @@ class RequestQueue:
         self._crowded = False
         self._changed = asyncio.Event()
 
-    def put(self, keys: Sequence[Key]) -> asyncio.Future[Scored]:
+    def put(self, keys: Sequence[Key], reasons: ReasonsAsked | None = None) -> asyncio.Future[Scored]:
         """Return the future scores of keys, in their order. Raises QueueFull."""
         if self.waiting + len(keys) > self.settings.queue:
             raise QueueFull(f"{self.waiting} keys wait, serving.queue is {self.settings.queue}")
-        request = Request(tuple(keys), asyncio.get_running_loop().create_future())
+        request = Request(tuple(keys), reasons, asyncio.get_running_loop().create_future())
         self._requests.append(request)
         self.waiting += len(keys)
         self._changed.set()

@@ -10,19 +10,18 @@ or lost holds up nobody: for that batch it is away. Every batch is of one versio
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.base.errors import Diverged, PeerLost
+from vfl.base.errors import Diverged, PeerLost, one_line
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import MOST_TESTED
@@ -35,7 +34,9 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.server.sessions import Offences
 from vfl.parties.serving.observed_outcomes import Outcomes
-from vfl.parties.serving.request_queue import Key, KeyOutcome, Request, RequestQueue, Score, Scored
+from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked, Request, RequestQueue, Score, Scored
+from vfl.parties.serving.served_parties import KeyRows, Row, Served, come
+from vfl.parties.serving.served_reasons import ColumnsTold, Explainer, ScoredBatch, ServedReasons
 from vfl.parties.serving.served_version import load_version
 from vfl.runs.run_folder import read_run_id, read_secret
 from vfl.runs.runtime import start_runtime
@@ -48,23 +49,14 @@ RELOAD_S = 10.0
 
 
 @dataclass
-class Served:
-    """A party that is connected."""
-
-    link: RemoteLink
-    ready: "Future[None]"
-    """Done when it has restored the version's model."""
-    asked: "Future[Message] | None" = None
-    """The last order; while it is open nothing more is asked."""
-
-
-@dataclass
 class Counters:
     """Counts so far."""
 
     rows: Counter[tuple[str, KeyOutcome]] = field(default_factory=Counter[tuple[str, KeyOutcome]])
     """Keys by party and outcome."""
     batches: int = 0
+    reasons: Counter[tuple[str, ColumnsTold]] = field(default_factory=Counter[tuple[str, ColumnsTold]])
+    """Keys that were explained by party and what it told of its columns."""
 
 
 @dataclass(eq=False)
@@ -90,8 +82,9 @@ class Scorer:
         self._session = 0
         self.queue = RequestQueue(self.settings)
         self._reloading = False
-        self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, bytes], tuple[float, Row]] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._explainer = Explainer(self._parties, self._lose, self.settings.timeout_ms / 1000)
 
     async def run(self) -> None:
         """Score what is asked for until ``stop``, in the loop in which the hub listens and requests come."""
@@ -113,9 +106,9 @@ class Scorer:
         """Let ``run`` end once it has scored what waits."""
         self.queue.wake(stop=True)
 
-    def submit(self, keys: Sequence[Key]) -> asyncio.Future[Scored]:
-        """Return the future scores of keys, in their order. Raises QueueFull."""
-        return self.queue.put(keys)
+    def submit(self, keys: Sequence[Key], reasons: ReasonsAsked | None = None) -> asyncio.Future[Scored]:
+        """Return the future scores of keys, in their order, with their reasons if asked. Raises QueueFull."""
+        return self.queue.put(keys, reasons)
 
     def reload(self) -> None:
         """Take the run's last checkpoint before the next batch, if it is another one; also from a signal's handler."""
@@ -126,7 +119,7 @@ class Scorer:
     def ready(self) -> dict[str, bool]:
         """Return whether each party can be asked."""
         parties = dict(self._parties)
-        return {name: name in parties and _usable(parties[name]) for name in self._names}
+        return {name: name in parties and parties[name].usable for name in self._names}
 
     @property
     def waiting(self) -> int:
@@ -157,7 +150,7 @@ class Scorer:
         self._attach()
         # Requests wait meanwhile: a party that restores its model would count as away.
         restoring = [served.ready for name, served in self._parties.items() if name in answering]
-        await _come(restoring, time.monotonic() + RELOAD_S)
+        await come(restoring, time.monotonic() + RELOAD_S)
         self.log(f"serving version {version.digest[:12]}")
 
     def _attach(self) -> None:
@@ -187,8 +180,9 @@ class Scorer:
 
     async def _answer(self, requests: Sequence[Request]) -> None:
         keys = list(dict.fromkeys(key for request in requests for key in request.keys))
+        explained = [request for request in requests if request.reasons is not None]
         try:
-            scores = await self._score(keys)
+            scores, batch = await self._score(keys, {key for request in explained for key in request.keys})
         except Exception as error:
             for request in requests:
                 if not request.future.done():
@@ -196,12 +190,40 @@ class Scorer:
             return
         self.queue.note_answered(requests)
         for request in requests:
-            mine = tuple(scores[key] for key in request.keys)
-            if not request.future.done():  # else its client is gone
-                request.future.set_result(Scored(self.version.digest, mine))
+            if request.reasons is None:
+                self._give(request, scores)
+        if explained:
+            reasons = await self._explain(explained, batch)
+            for request in explained:
+                self._give(request, scores, reasons)
 
-    async def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
-        found = await self._ask_all(keys)
+    def _give(self, request: Request, scores: Mapping[Key, Score], reasons: ServedReasons | None = None) -> None:
+        mine, asked = tuple(scores[key] for key in request.keys), request.reasons
+        told = None
+        if asked is not None:
+            told = tuple(None if reasons is None else reasons.told(key, asked) for key in request.keys)
+        if not request.future.done():  # else its client is gone
+            request.future.set_result(Scored(self.version.digest, mine, told))
+
+    async def _explain(self, requests: Sequence[Request], batch: ScoredBatch | None) -> ServedReasons | None:
+        """Return the reasons of the keys that have a score; None if they cannot be computed."""
+        if batch is None:
+            return None
+        wanted = [(key, request.reasons.of) for request in requests if request.reasons for key in request.keys]
+        try:
+            reasons = await self._explainer.explain(self.version, batch, wanted)
+        except Exception as error:  # a score without its reasons is better than none
+            self.log(f"reasons could not be computed: {one_line(error)}")
+            return None
+        self.counters.reasons.update(reasons.outcomes())
+        return reasons
+
+    async def _score(self, keys: Sequence[Key], fresh: Collection[Key]) -> tuple[dict[Key, Score], ScoredBatch | None]:
+        """Return the scores of keys, and what they are computed from, if any has one.
+
+        Rows of ``fresh`` keys are not taken from the cache: their owners explain the rows that they have now.
+        """
+        found = await self._ask_all(keys, fresh)
         outcomes: dict[Key, dict[str, KeyOutcome]] = {
             key: {name: found[name].outcome(key) for name in self._names} for key in keys
         }
@@ -214,31 +236,33 @@ class Scorer:
             if (there := {"row", "cached"} & set(outcomes[key].values()))
             and not (refusing and set(outcomes[key].values()) - there)
         ]
-        values = dict(zip(scored, await self._values(scored, found), strict=True))
+        batch = await self._batch(scored, found) if scored else None
+        values = dict(zip(scored, [] if batch is None else self._values(batch), strict=True))
         if self.outcomes is not None and values:
             self.outcomes.given(self.version.digest, [*values.items()])
-        return {key: Score(key, values.get(key), outcomes[key]) for key in keys}
+        return {key: Score(key, values.get(key), outcomes[key]) for key in keys}, batch
 
-    async def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
-        if not keys:
-            return []
-        compute = partial(self._predictions, keys, found)
+    async def _batch(self, keys: Sequence[Key], found: Mapping[str, KeyRows]) -> ScoredBatch:
+        compute = partial(self._outputs, keys, found)
         light = is_light(self.version.macs, len(keys))
-        predictions_NC = compute() if light else await asyncio.to_thread(compute)
+        return compute() if light else await asyncio.to_thread(compute)
+
+    def _values(self, batch: ScoredBatch) -> list[tuple[float, ...]]:
+        predictions_NC = self.version.task.predictions(batch.outputs_NC).cpu()
         if self.version.drift is not None:
             self.version.drift.add(*self.version.task.as_columns(predictions_NC))
         digits = 9 if self.version.task.names else 15  # as in a table of predictions
         return [tuple(float(f"{value:.{digits}g}") for value in row) for row in predictions_NC.double().tolist()]
 
-    def _predictions(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> Tensor:
+    def _outputs(self, keys: Sequence[Key], found: Mapping[str, KeyRows]) -> ScoredBatch:
         joint, embeddings = self.version.joint, dict[str, Tensor]()
         for party in joint.roster:
             missing_D, of_party = self.version.instead[party.name], found[party.name]
             rows = [missing_D if (row_D := of_party.row(key)) is None else row_D for key in keys]
             embeddings[party.name] = torch.stack(rows)
-        return self.version.task.predictions(joint.outputs(embeddings)).cpu()
+        return ScoredBatch(keys, found, embeddings, joint.outputs(embeddings))
 
-    async def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
+    async def _ask_all(self, keys: Sequence[Key], fresh: Collection[Key] = ()) -> dict[str, KeyRows]:
         """Ask all parties at once; return the answers that came in time, by party.
 
         Only owners with their own keys are asked later: as soon as the label owner has told these.
@@ -246,7 +270,7 @@ class Scorer:
         until_s = time.monotonic() + self.settings.timeout_ms / 1000
         own = {key: key_bytes(key, self.secret) for key in keys}
         foreign = self.version.foreign
-        found = {name: self._ask(name, own) for name in self._names if name not in foreign}
+        found = {name: self._ask(name, own, fresh) for name in self._names if name not in foreign}
         if foreign:
             leader = found[self.version.leader]
             await self._take_some({self.version.leader: leader}, until_s)
@@ -254,26 +278,27 @@ class Scorer:
                 other: {key: leader.foreign[own[key]][place] for key in keys if own[key] in leader.foreign}
                 for place, other in enumerate(foreign)
             }
-            found |= {name: self._ask(name, keys) for name, keys in named.items()}
+            found |= {name: self._ask(name, keys, fresh) for name, keys in named.items()}
             for other in foreign:  # without a row at the label owner nobody knows whom to ask for
                 found[other].otherwise = "none" if leader.looked else "away"
         await self._take_some(found, until_s)
         return found
 
-    async def _take_some(self, asked: Mapping[str, "_Found"], until_s: float) -> None:
+    async def _take_some(self, asked: Mapping[str, KeyRows], until_s: float) -> None:
         """Wait for answers, and take those that come in time."""
-        await _come((each.reply for each in asked.values() if each.reply is not None), until_s)
+        await come((each.reply for each in asked.values() if each.reply is not None), until_s)
         for name, each in asked.items():
             if each.reply is not None and each.reply.done():
                 self._take(name, each, each.reply)
                 each.reply = None
 
-    def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
+    def _ask(self, name: str, keys: Mapping[Key, bytes], fresh: Collection[Key]) -> KeyRows:
         """Ask a party for the embeddings that are not cached, if it can be asked."""
-        found, served = _Found(keys), self._parties.get(name)
+        found, served = KeyRows(keys), self._parties.get(name)
         found.asked = [*dict.fromkeys(keys.values())]
         if self.settings.cache_s:
-            kept = {key: row for key in found.asked if (row := self._kept(name, key)) is not None}
+            old = [key for whose, key in keys.items() if whose not in fresh]
+            kept = {key: row for key in old if (row := self._kept(name, key)) is not None}
             found.asked = [key for key in found.asked if key not in kept]
             for key, (row_D, foreign) in kept.items():
                 found.of[key], found.rows[key], found.foreign[key] = "cached", row_D, foreign
@@ -281,14 +306,13 @@ class Scorer:
             found.looked = True
         elif served is not None:
             try:
-                if _usable(served):
-                    request = Message(Kind.LOOK_UP, parts=(keys_part(found.asked),))
-                    found.reply = served.asked = served.link.send(request)
+                if served.usable:
+                    found.reply = served.send(Message(Kind.LOOK_UP, parts=(keys_part(found.asked),)))
             except PeerLost as lost:
                 self._lose(name, lost)
         return found
 
-    def _take(self, name: str, found: "_Found", reply: "Future[Message]") -> None:
+    def _take(self, name: str, found: KeyRows, reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
         try:
             came = read(self._parties[name].link, reply, partial(self._parse, name, found.asked))
@@ -305,7 +329,7 @@ class Scorer:
                 found.rows[key], found.foreign[key] = came[key]
                 self._keep(name, key, came[key])
 
-    def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, "_Row"] | None:
+    def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, Row] | None:
         """Return the rows of the keys that a party has; None where its owner declines.
 
         Raises MessageError and Diverged for an answer that is none.
@@ -330,77 +354,13 @@ class Scorer:
         names = list(by_row) if others else [()] * len(present)
         return dict(zip(present, zip(embedding_nD.clone().unbind(), names, strict=True), strict=True))
 
-    def _kept(self, name: str, key: bytes) -> "_Row | None":
+    def _kept(self, name: str, key: bytes) -> Row | None:
         until_s, row = self._cache.get((name, key), (0.0, None))
         return row if time.monotonic() < until_s else None
 
-    def _keep(self, name: str, key: bytes, row: "_Row") -> None:
+    def _keep(self, name: str, key: bytes, row: Row) -> None:
         if self.settings.cache_s:
             self._cache.pop((name, key), None)  # the oldest stand first
             self._cache[name, key] = time.monotonic() + self.settings.cache_s, row
             if len(self._cache) > MOST_CACHED:
                 self._cache.popitem(last=False)
-
-
-_Row = tuple[Tensor, tuple[bytes, ...]]
-"""An embedding [D]; at the label owner also the keys by which other owners know the row."""
-
-
-@dataclass
-class _Found:
-    """Outcomes and embeddings of some keys at one party."""
-
-    names: Mapping[Key, bytes]
-    """Name of each key at the party."""
-    of: dict[bytes, KeyOutcome] = field(default_factory=dict[bytes, KeyOutcome])
-    rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
-    """Embeddings [D]."""
-    foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
-    asked: list[bytes] = field(default_factory=list[bytes])
-    reply: "Future[Message] | None" = None
-    """The answer that is out."""
-    looked: bool = False
-    """It has answered, or needed not be asked."""
-    otherwise: KeyOutcome = "away"
-    """Outcome of a key without a name at this party."""
-
-    def outcome(self, key: Key) -> KeyOutcome:
-        """Return the outcome of a key."""
-        return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
-
-    def row(self, key: Key) -> Tensor | None:
-        """Return a key's embedding [D], if it came."""
-        return self.rows.get(self.names[key]) if key in self.names else None
-
-
-async def _come(replies: "Iterable[Future[Any]]", until_s: float) -> None:
-    """Wait until all replies are here, or until a time. They come in this loop's own thread."""
-    out = [reply for reply in replies if not reply.done()]
-    left, here = len(out), asyncio.get_running_loop().create_future()
-
-    def end() -> None:
-        if not here.done():
-            here.set_result(None)
-
-    def count(_reply: "Future[Any]") -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            end()
-
-    for reply in out:
-        reply.add_done_callback(count)
-    if out:
-        timer = here.get_loop().call_later(max(until_s - time.monotonic(), 0), end)
-        try:
-            await here
-        finally:
-            timer.cancel()
-
-
-def _usable(served: Served) -> bool:
-    """Return whether a party has restored its model and answered what it was asked. Raises PeerLost."""
-    if not served.ready.done():
-        return False
-    served.ready.result()
-    return served.asked is None or served.asked.done()

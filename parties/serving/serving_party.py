@@ -38,14 +38,16 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import NoConsent
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
+from vfl.parties.network.party.own_reasons import OwnReasons
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.party.party_process import check_welcome
+from vfl.parties.network.party.party_process import check_welcome, note_action
 from vfl.parties.network.party.training_session import open_store
-from vfl.parties.network.tls.certificates import SERVER, Peer
+from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
+from vfl.parties.serving.owned_reasons import ExplainedKeys, OwnedReasons
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret
@@ -54,6 +56,8 @@ from vfl.runs.stored_run import Run
 LOOKS_S = 1.0
 """Seconds between checks whether the table has been replaced."""
 MINUTE_S = 60.0
+SERVED_REASONS = "served_reasons.csv"
+"""File in a party's folder: what each of its columns moved in the scores of keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +204,7 @@ class NotServing:
         raise MessageError(f"{request.kind.name} came before the model's checkpoint was named")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ServingParty:
     """Answers for the rows of a table with the model of one checkpoint."""
 
@@ -209,6 +213,13 @@ class ServingParty:
     allowance: Allowance
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
+    hashed: bool
+    """Keys travel as HMAC."""
+
+    def __post_init__(self) -> None:
+        self._looked: ServedRows | None = None
+        """The rows of the last look-up."""
+        self._reasons = OwnedReasons(self.party, self._take, self.hashed)
 
     def is_light(self, request: Message) -> bool:
         """Return whether the answer takes less than handing the request to another thread."""
@@ -216,25 +227,37 @@ class ServingParty:
         return request.kind is Kind.LOOK_UP and is_light(self.party.macs, keys) and self.table.prepared_for(self.party)
 
     def handle(self, request: Message) -> Message:
-        """Answer LOOK_UP. Raises MessageError for anything else."""
-        if request.kind is not Kind.LOOK_UP:
-            raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
-        keys = read_keys(request.only(PartKind.KEYS))
-        declined, frame, foreign = self.allowance.take(len(keys)), b"", list[bytes]()
+        """Answer LOOK_UP and what asks for reasons. Raises MessageError for anything else."""
+        match request.kind:
+            case Kind.LOOK_UP:
+                parts = self._look_up(read_keys(request.only(PartKind.KEYS)))
+            case Kind.OFFER | Kind.EXPLAIN | Kind.ATTRIBUTE:
+                rows = self._looked
+                samples, places = (None, {}) if rows is None else (rows.samples, rows.places)
+                parts = self._reasons.answer(request, samples, places)
+            case _:
+                raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+
+    def _take(self, keys: int) -> Found | None:
+        """Count keys; return why the owner does not agree to answer for them, if so."""
+        if (declined := self.allowance.take(keys)) is not None:
+            self.refused(f"{declined.outcome}: {keys} keys were asked for")
+        return declined
+
+    def _look_up(self, keys: list[bytes]) -> tuple[Part, ...]:
+        declined, frame, foreign = self._take(len(keys)), b"", list[bytes]()
         there = np.zeros(len(keys), dtype=bool)
         if declined is None:
-            rows = self.table.rows_for(self.party)
+            rows = self._looked = self.table.rows_for(self.party)
             places = np.array([rows.places.get(key, -1) for key in keys])
             there = places >= 0
             held = places[there]
             frame = self.party.embed_new(rows.samples, torch.from_numpy(held))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
             self.table.drift.note(self.party.preparation.histograms, rows.raw, held.tolist())
             foreign = [known[place] for known in rows.known_as for place in held.tolist()]
-        else:
-            self.refused(f"{declined.outcome}: {len(keys)} keys were asked for")
         said = Part(PartKind.CONTROL, LOOKED) if declined is None else declined.part()
-        parts = (said, presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign))
-        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+        return said, presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign)
 
 
 @dataclass(eq=False)
@@ -261,6 +284,7 @@ class ServedModels:
     allowance: Allowance
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
+    explained: ExplainedKeys
     _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
 
     def serve(self, restore: Restore) -> ServingParty:
@@ -268,8 +292,11 @@ class ServedModels:
         which = restore.round, restore.digest
         if which not in self._kept:
             self._kept.clear()
-            self._kept[which] = _finished(self.run_dir, self.config, restore)
-        return ServingParty(self._kept[which], self.table, self.allowance, self.refused)
+            party = self._kept[which] = _finished(self.run_dir, self.config, restore)
+            party.tells, party.on_reasons = self.config.network.consent.reasons, self.explained.keep
+            party.column_names = self.explained.file.names
+        hashed = self.config.serving.key_secret is not None
+        return ServingParty(self._kept[which], self.table, self.allowance, self.refused, hashed)
 
 
 def serve_party(
@@ -294,18 +321,16 @@ def serve_party(
     if not read_run_id(run_dir):
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
     check_folder(run_dir, config)
-    secret = read_secret(config.serving.key_secret)
     source, audit = _trained_source(run_dir, name), ActionLog(run_dir)
     hello = _serving_hello(config, name, run_dir)
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
-    drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
-    outliers = partial(_outliers, source, name)
-    table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print, outliers)
-
-    def refused(reason: str) -> None:
-        audit.note("refused", dialer.server or Peer("server"), reason)
-
-    models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused)
+    columns = [*chain(*source.columns(name))]
+    drift = ServedDrift(columns, run_dir / DRIFT, console.print)
+    table = _table(config, name, served.serve, source, drift, console.print)
+    kept = OwnReasons(run_dir / SERVED_REASONS, columns, "key")
+    explained = ExplainedKeys(kept, partial(note_action, audit, dialer, "explained"), console.print, machine)
+    refused = partial(note_action, audit, dialer, "refused")
+    models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused, explained)
 
     workers = list[ServingWorker]()
     """That of the present stream, once the server has welcomed the party."""
@@ -328,10 +353,17 @@ def serve_party(
     page = TrainingPage((SERVER,))
     page.present = dialer.present
     shown = page.served(config.network.metrics, console.print)
-    with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, shown, dialer:
+    with only_process_in(run_dir), closing(table), closing(explained), audit.noting_end() as say_end, shown, dialer:
         goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
+
+
+def _table(
+    config: ExperimentConfig, name: str, path: Path, source: Tables, drift: ServedDrift, log: Callable[[str], None]
+) -> ServedTable:
+    read = partial(_read, source, name, read_secret(config.serving.key_secret))
+    return ServedTable(path, read, drift, log, partial(_outliers, source, name))
 
 
 def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Message:

@@ -47,14 +47,14 @@ class Drift:
 def stand_in(drift: int = 0, **settings: Any) -> Any:
     """A scorer that scores the key 1 alone."""
 
-    async def submit(keys):
+    async def submit(keys, reasons=None):
         scores = [Score(key, (0.5,) if key == ("1",) else None, {"bank": "row"}) for key in keys]
         return Scored("v", tuple(scores))
 
     told = SimpleNamespace(tell=lambda pairs: [], last=lambda task: (0, {}))
     version = SimpleNamespace(digest="v", columns=("k",), drift=Drift(drift), task=SimpleNamespace(names=()))
     scorer = {"settings": ServingConfig(**settings), "submit": submit, "version": version, "outcomes": told}
-    counters = SimpleNamespace(rows=Counter(), batches=0)
+    counters = SimpleNamespace(rows=Counter(), reasons=Counter(), batches=0)
     return SimpleNamespace(**scorer, counters=counters, ready=lambda: {"bank": True}, waiting=0, cached=0)
 
 

@@ -22,7 +22,8 @@ from vfl.core.local import InProcess, build_in_process
 from vfl.core.tasks import Classification, Regression
 from vfl.messages.control import Completeness, Explained, ReasonsOffer
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
-from vfl.predict.reasons import EXACT_OWNERS, Reasons, ReasonsWanted, _read_told, explain, owner_values, score_of
+from vfl.predict.predict import predict
+from vfl.predict.reasons import EXACT_OWNERS, Reasons, ReasonsWanted, explain, owner_values, read_told, score_of
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
@@ -115,7 +116,8 @@ def test_what_owners_moved_is_the_mean_over_all_orders_and_follows_their_order(s
     def score(came: Mapping[str, Tensor]) -> Tensor:
         return torch.tensor([game[tuple(int(came[name][0, 0]) for name in names)]], dtype=torch.float64)
 
-    moved, without, whole = owner_values(score, here, {}, torch.zeros)
+    whole = score(here)
+    moved, without = owner_values(score, whole, here, {}, torch.zeros)
     expected = dict.fromkeys(names, 0.0)
     for each in itertools.permutations(names):
         for place, name in enumerate(each):
@@ -124,7 +126,7 @@ def test_what_owners_moved_is_the_mean_over_all_orders_and_follows_their_order(s
             expected[name] += (game[after] - game[before]) / math.factorial(4)
     assert moved[0].tolist() == pytest.approx([*expected.values()], abs=1e-9)
     assert float(moved.sum()) == pytest.approx(float(whole - without), abs=1e-6)
-    permuted, _, _ = owner_values(score, {names[place]: here[names[place]] for place in order}, {}, torch.zeros)
+    permuted, _ = owner_values(score, whole, {names[place]: here[names[place]] for place in order}, {}, torch.zeros)
     torch.testing.assert_close(permuted, moved[:, order], rtol=0, atol=1e-9)
 
 
@@ -135,7 +137,8 @@ def test_of_many_owners_drawn_orders_sum_alike_and_find_who_moves_nothing():
     def score(came: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([came[name].double().sum(dim=1) for name in names[1:]]).sum(dim=0) ** 2
 
-    moved, without, whole = owner_values(score, here, {}, torch.zeros)
+    whole = score(here)
+    moved, without = owner_values(score, whole, here, {}, torch.zeros)
     torch.testing.assert_close(moved.sum(dim=1), whole - without, rtol=0, atol=1e-6)
     assert moved[:, 0].tolist() == [0.0, 0.0]
 
@@ -271,7 +274,7 @@ def test_a_hostile_reply_is_refused(offer: ReasonsOffer, errors: tuple[float, ..
     )
     parts = Completeness(errors=errors).part(), Part(PartKind.REASONS, frame)
     with pytest.raises((MessageError, ValueError, ArithmeticError)):
-        _read_told(offer, 2, Message(Kind.ATTRIBUTED, parts=parts))
+        read_told(offer, 2, Message(Kind.ATTRIBUTED, parts=parts))
 
 
 @pytest.mark.parametrize(
@@ -369,3 +372,19 @@ def test_reasons_change_no_prediction(decisive: Path):
     before = run.predict()
     run.explain()
     assert np.array_equal(run.predict(), before)
+
+
+def test_predicting_with_reasons_computes_scores_once_and_has_their_bits(tmp_path: Path, monkeypatch):
+    joint = trained(tmp_path, gaps=5).server.joint
+    plain = predict(joint, (), "placeholder").probabilities_NC
+    asked: list[int] = []
+    embeddings = JointModel.embeddings
+
+    def counted(self: JointModel, start: int, stop: int, **more: Any) -> dict[str, Tensor]:
+        asked.extend(range(start, stop))
+        return embeddings(self, start, stop, **more)
+
+    monkeypatch.setattr(JointModel, "embeddings", counted)
+    found = predict(joint, (), "placeholder", ReasonsWanted(steps=2))
+    assert torch.equal(found.probabilities_NC, plain)
+    assert asked == [*range(len(plain))]

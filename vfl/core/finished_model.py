@@ -72,6 +72,7 @@ class EvaluatedModels:
     _finished: ModelForm | None = field(default=None, init=False)
     _pruned: ModelForm | None = field(default=None, init=False)
     _separate: RowByRow | None = field(default=None, init=False)
+    _for_paths: nn.Module | None = field(default=None, init=False)
     _sample_macs: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = field(
         default_factory=dict[tuple[nn.Module, tuple[torch.Size, ...]], int], init=False
     )
@@ -143,13 +144,19 @@ class EvaluatedModels:
         model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
         return model
 
+    @property
+    def for_paths(self) -> nn.Module:
+        """The finished model as a separate model, kept until the party's model changes."""
+        self._for_paths = self._for_paths or self.finished_copy()
+        return self._for_paths
+
     def digest(self) -> str:
         """Return the digest of the finished model."""
         return weights_digest(self.model.state_dict() | self.finished.statistics)
 
     def forget(self) -> None:
         """Drop all models, as the party's model has changed."""
-        self._finished = self._pruned = self._separate = None
+        self._finished = self._pruned = self._separate = self._for_paths = None
         self._unused_macs = 0
         self._sample_macs.clear()
 

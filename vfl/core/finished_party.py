@@ -3,7 +3,7 @@
 Shapes: B batch, C columns, D embedding width, S steps, n the samples of a batch for which the party has a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +63,10 @@ class FinishedParty:
         self.evaluated = EvaluatedModels(self.model, data.train, config, runtime)
         self.tells: Tells = "amounts"
         """What the owner tells of its columns' reasons; in one process all owners are this user."""
-        self.on_reasons: Callable[[Tensor, Tensor, Tensor], None] = lambda ids_n, moved_nC, errors_n: None
-        """Called with samples' ids, what each column moved, and the completeness errors."""
+        self.column_names: Sequence[str] = data.column_names
+        """Names of its columns, numbers first, as it tells them."""
+        self.on_reasons: Callable[[Sequence[object], Tensor, Tensor], None] = lambda names, moved_nC, errors_n: None
+        """Called with samples' names (ids, or keys), what each column moved, and the completeness errors."""
 
     def handle(self, request: Message, samples: Samples | None = None) -> Message:
         """Answer a message, which must be due (``vfl/core/round_orders.py``).
@@ -90,9 +92,12 @@ class FinishedParty:
             case Kind.OFFER:
                 return (self.offer().part(),)
             case Kind.EXPLAIN if self.offer().tells != "nothing":
-                return (Part(PartKind.EMBEDDING, self.embed_paths(Explained.of(request), samples)),)
+                wanted = Explained.of(request)
+                return (self.embed_paths(samples, self._explained_rows(wanted, samples), wanted.steps),)
             case Kind.ATTRIBUTE if self.offer().tells != "nothing":
-                return self.attribute(Explained.of(request), request.only(PartKind.GRADIENT), samples)
+                wanted = Explained.of(request)
+                rows_n, frame = self._explained_rows(wanted, samples), request.only(PartKind.GRADIENT)
+                return self.attribute(samples, rows_n, wanted, frame, [int(each) for each in samples.ids[rows_n]])
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
 
@@ -104,22 +109,24 @@ class FinishedParty:
         if self.defence.embeds_alone or not self.preparation.column_places:
             return ReasonsOffer(tells="nothing")
         named = self.tells in ("ranks", "amounts")
-        return ReasonsOffer(tells=self.tells, columns=tuple(self.data.column_names) if named else ())
+        return ReasonsOffer(tells=self.tells, columns=tuple(self.column_names) if named else ())
 
-    def embed_paths(self, wanted: Explained, samples: Samples) -> bytes:
-        """Return the frame of the embeddings [1 + n S, D] of the reference and of the paths to some samples."""
-        rows_n = self._explained_rows(wanted, samples)
+    def embed_paths(self, samples: Samples, rows_n: Tensor, steps: int) -> Part:
+        """Return the embeddings [1 + n S, D] of the reference and of the paths to some samples; empty for none."""
         if len(rows_n) == 0:
-            return b""
+            return Part(PartKind.EMBEDDING, b"")
         paths, (rows_nW,) = self._column_paths(), self.batch(samples, rows_n)
-        return encode_as("float32", paths.embed(rows_nW, wanted.steps), f"{self.name}'s path")
+        return Part(PartKind.EMBEDDING, encode_as("float32", paths.embed(rows_nW, steps), f"{self.name}'s path"))
 
-    def attribute(self, wanted: Explained, frame: Buffer, samples: Samples) -> tuple[Part, ...]:
+    def attribute(
+        self, samples: Samples, rows_n: Tensor, wanted: Explained, frame: Buffer, names: Sequence[object]
+    ) -> tuple[Part, ...]:
         """Return the completeness errors, and what the owner tells of what its columns moved.
 
-        ``frame`` has the score's mean slopes on the steps of the paths, float32 [n S, D].
+        ``frame`` has the score's mean slopes on the steps of the paths, float32 [n S, D]; ``names`` are those of the
+        samples for the owner's own file. Raises MessageError for slopes of other samples.
         """
-        rows_n, width = self._explained_rows(wanted, samples), self.sender.receiver.width
+        width = self.sender.receiver.width
         if len(rows_n) == 0 or len(wanted.gained or ()) != len(rows_n):
             raise MessageError(f"{self.name} has {len(rows_n)} of these samples, not {len(wanted.gained or ())}")
         what = f"the slopes along {self.name}'s paths"
@@ -129,7 +136,7 @@ class FinishedParty:
         moved_nC, errors_n = paths.moved(rows_nW, slope_nSD.view(len(rows_n), wanted.steps, width), gained_n)
         if not bool(moved_nC.isfinite().all()):
             raise MessageError(f"{what}: what the columns moved is not finite")
-        self.on_reasons(samples.ids[rows_n], moved_nC, errors_n)
+        self.on_reasons(names, moved_nC, errors_n)
         told_nC = {"amounts": moved_nC, "ranks": signed_ranks(moved_nC)}.get(self.tells)
         told = b"" if told_nC is None else encode_as("float32", told_nC.float(), f"{self.name}'s reasons")
         errors = Completeness(errors=tuple(float(each) for each in errors_n))
@@ -146,8 +153,8 @@ class FinishedParty:
         features = self.preparation.features
         codes = len(features.category_sizes) if isinstance(features, TableFeatures) else 0
         reference_1W = self.runtime.batch(reference_W[None], torch.arange(1))
-        model = self.evaluated.finished_copy()
-        return ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, self.preparation.column_places)
+        model, places = self.evaluated.for_paths, self.preparation.column_places
+        return ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, places)
 
     def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
         """Return the frame of the embeddings of a range of samples by one of the party's models."""

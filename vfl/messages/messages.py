@@ -87,7 +87,7 @@ class Kind(IntEnum):
     """Asks what a party tells of the reasons of scores, column by column."""
     OFFERED = 33
     EXPLAIN = 34
-    """Asks for the embeddings of the paths from the party's reference to some samples."""
+    """Asks for the embeddings of the paths from the party's reference to some samples, or to the rows of some keys."""
     PATHS = 35
     ATTRIBUTE = 36
     """Brings the score's gradients along these paths; asks what each column moved."""
@@ -191,7 +191,7 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.IMPORTANCE: (PartKind.CONTROL,),
     Kind.OFFER: (),
     Kind.OFFERED: (PartKind.CONTROL,),
-    Kind.EXPLAIN: (PartKind.CONTROL,),
+    Kind.EXPLAIN: (PartKind.CONTROL, PartKind.KEYS),
     Kind.PATHS: (PartKind.EMBEDDING,),
     Kind.ATTRIBUTE: (PartKind.CONTROL, PartKind.GRADIENT),
     Kind.ATTRIBUTED: (PartKind.CONTROL, PartKind.REASONS),

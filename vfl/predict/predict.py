@@ -246,8 +246,8 @@ def predict(
     """
     samples, task, scores = joint.samples, joint.task, dict[str, str]()
     filled = with_replacements(joint, absent, when_absent)
-    predictions_NC = filled.predictions()
     because = None if reasons is None else explain(filled, reasons, when_absent)
+    predictions_NC = filled.predictions() if because is None else because.predictions_NC
     if joint.labelled:
         scores = scores_of(joint, predictions_NC, absent, when_absent)
         if absent and len(joint.roster.present) == len(joint.roster.names):

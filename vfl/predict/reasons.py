@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import nearest_name
+from vfl.base.errors import Diverged, nearest_name
 from vfl.compression.codec import encode
 from vfl.config import ConfigError
-from vfl.core.embeddings import decode_finite
+from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import PartyProxy
 from vfl.core.tasks import Classification, Task
@@ -104,6 +104,8 @@ class Reasons:
     owners: tuple[str, ...]
     moved_NK: Tensor
     """What each owner moved, float64."""
+    predictions_NC: Tensor
+    """Predictions of the samples, as without reasons."""
     columns: Mapping[str, ColumnReasons] = field(default_factory=dict[str, ColumnReasons])
     """By owner; without those that told nothing."""
     most: int = 0
@@ -111,7 +113,9 @@ class Reasons:
 
     def take(self, rows_M: Tensor) -> "Reasons":
         """Return the reasons of some samples, in the order given."""
-        parts = {name: getattr(self, name)[rows_M] for name in ("of_N", "score_N", "without_N", "moved_NK")}
+        parts = {
+            name: getattr(self, name)[rows_M] for name in ("of_N", "score_N", "without_N", "moved_NK", "predictions_NC")
+        }
         return replace(self, **parts, columns={owner: own.take(rows_M) for owner, own in self.columns.items()})
 
     def lowered(self, row: int, most: int) -> list[str]:
@@ -171,31 +175,28 @@ def explain(joint: JointModel, wanted: ReasonsWanted, when_absent: WhenAbsent = 
     ``when_absent`` says what that is; it stands for every owner who has not come. Raises ConfigError for a class that
     the task does not have, PeerLost for a party that is lost.
     """
-    one_class = _class_of(joint.task, wanted.of)
+    one_class = class_of(joint.task, wanted.of)
     present = joint.roster.present
     instead = replacements(joint, when_absent)
     asked = [(party, party.ask(Message(Kind.OFFER))) for party in present]
     offers = {party.name: offer for party, reply in asked if (offer := reply.read(ReasonsOffer.of)) is not None}
-    pieces: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    pieces: list[tuple[Tensor, ...]] = []
     own: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {
         name: [] for name, each in offers.items() if each.tells != "nothing"
     }
     for start, stop in joint.batches():
         embeddings = joint.embeddings(start, stop)
-        outputs = joint.outputs(embeddings).cpu()
-        of_B = _explained_classes(joint.task, outputs, one_class)
-
-        def score(came: Mapping[str, Tensor], of_B: Tensor = of_B) -> Tensor:
-            return score_of(joint.task, joint.outputs(came).cpu(), of_B)
-
-        moved_BK, without_B, score_B = owner_values(score, embeddings, instead, joint.missing)
-        pieces.append((of_B, score_B, without_B, moved_BK))
+        outputs_BC = joint.outputs(embeddings)
+        predictions_BC, outputs_BC = joint.task.predictions(outputs_BC).cpu(), outputs_BC.cpu()
+        of_B = explained_classes(joint.task, outputs_BC, one_class)
+        without_B, score_B, moved_BK = owners_of(joint, embeddings, instead, outputs_BC, of_B)
+        pieces.append((of_B, score_B, without_B, moved_BK, predictions_BC))
         for party in present:
             if party.name in own:
                 own[party.name] += _columns_in(
                     joint, party, offers[party.name], embeddings, (start, of_B, score_B), wanted
                 )
-    of_N, score_N, without_N, moved_NK = (torch.cat(each) for each in zip(*pieces, strict=True))
+    of_N, score_N, without_N, moved_NK, predictions_NC = (torch.cat(each) for each in zip(*pieces, strict=True))
     columns = {
         name: ColumnReasons(
             offers[name].columns,
@@ -204,7 +205,30 @@ def explain(joint: JointModel, wanted: ReasonsWanted, when_absent: WhenAbsent = 
         )
         for name, each in own.items()
     }
-    return Reasons(joint.task.names, of_N, score_N, without_N, joint.roster.names, moved_NK, columns, wanted.most)
+    return Reasons(
+        joint.task.names, of_N, score_N, without_N, joint.roster.names, moved_NK, predictions_NC, columns, wanted.most
+    )
+
+
+def owners_of(
+    joint: JointModel,
+    embeddings: Mapping[str, Tensor],
+    instead: Mapping[str, Tensor],
+    outputs_BC: Tensor,
+    of_B: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scores without any owner [B], the scores [B], and what each owner moved [B, K], float64.
+
+    ``outputs_BC`` are the head's of all ``embeddings`` [B, D], ``instead`` as for `owner_values`, and ``of_B`` the
+    classes to explain.
+    """
+
+    def score(came: Mapping[str, Tensor]) -> Tensor:
+        return score_of(joint.task, joint.outputs(came).cpu(), of_B)
+
+    score_B = score_of(joint.task, outputs_BC, of_B)
+    moved_BK, without_B = owner_values(score, score_B, embeddings, instead, joint.missing)
+    return without_B, score_B, moved_BK
 
 
 def replacements(joint: JointModel, when_absent: WhenAbsent) -> Mapping[str, Tensor]:
@@ -229,18 +253,20 @@ def replacements(joint: JointModel, when_absent: WhenAbsent) -> Mapping[str, Ten
 
 def owner_values(
     score: Callable[[Mapping[str, Tensor]], Tensor],
+    score_B: Tensor,
     embeddings: Mapping[str, Tensor],
     instead: Mapping[str, Tensor],
     missing: Callable[[int, int], Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what each owner moved [B, K], the score without any [B], and the score [B], all float64.
+) -> tuple[Tensor, Tensor]:
+    """Return what each owner moved [B, K], and the score without any [B], float64.
 
     Args:
         score: of all owners' embeddings [B, D], by name.
+        score_B: that of the batch's.
         embeddings: the batch's.
         instead: what stands for an owner who has not come, [D]; ``missing`` values for others.
     """
-    names, known = [*embeddings], dict[frozenset[str], Tensor]()
+    names, known = [*embeddings], {frozenset(embeddings): score_B}
     away = {
         name: instead[name].expand_as(own_BD) if name in instead else missing(*own_BD.shape)
         for name, own_BD in embeddings.items()
@@ -264,7 +290,7 @@ def owner_values(
             for place, name in enumerate(order):
                 came = frozenset(order[:place])
                 moved[name] += (value(came | {name}) - value(came)) / (2 * ORDERS)
-    return torch.stack([moved[name] for name in names], dim=1), value(frozenset()), value(frozenset(names))
+    return torch.stack([moved[name] for name in names], dim=1), value(frozenset())
 
 
 def drawn_orders(names: Sequence[str]) -> list[Sequence[str]]:
@@ -286,7 +312,7 @@ def score_of(task: Task, outputs_BC: Tensor, of_B: Tensor) -> Tensor:
     return merged_BC.gather(1, of_B[:, None])[:, 0] - others_B
 
 
-def _class_of(task: Task, name: str | None) -> int | None:
+def class_of(task: Task, name: str | None) -> int | None:
     """Return the class to explain, None for the one predicted for each row. Raises ConfigError for an unknown one."""
     if not isinstance(task, Classification):
         if name is not None:
@@ -299,7 +325,8 @@ def _class_of(task: Task, name: str | None) -> int | None:
     return task.names.index(name)
 
 
-def _explained_classes(task: Task, outputs_BC: Tensor, one_class: int | None) -> Tensor:
+def explained_classes(task: Task, outputs_BC: Tensor, one_class: int | None) -> Tensor:
+    """Return the class to explain of each row [B]: ``one_class``, or with None the one predicted."""
     if one_class is None:
         return task.predicted(task.predictions(outputs_BC)).long()
     return torch.full((len(outputs_BC),), one_class)
@@ -318,9 +345,8 @@ def _columns_in(
     ``scored``: the batch's first sample, the classes and the scores [B].
     """
     first, of_B, score_B = scored
-    at_once = min(MOST_POINTS, MOST_VALUES // party.receiver.width) // wanted.steps
     pieces: list[tuple[Tensor, Tensor, Tensor]] = []
-    for piece in torch.arange(len(of_B)).split(max(1, at_once)):
+    for piece in pieces_of(len(of_B), wanted.steps, party.receiver.width):
         start = first + int(piece[0])
         asked = Explained(start=start, stop=start + len(piece), steps=wanted.steps)
         mask = joint.masks(asked.start, asked.stop)[party.name]
@@ -330,22 +356,49 @@ def _columns_in(
         if not mask.count:
             continue
         rows_n = piece[mask.present_B]
-        shape, what = (1 + len(rows_n) * wanted.steps, party.receiver.width), f"{party.name}'s path"
         request = Message(Kind.EXPLAIN, parts=(asked.part(),))
-        path = party.ask(request).read(
-            lambda reply, shape=shape, what=what: decode_finite(reply.only(PartKind.EMBEDDING), shape, "float32", what)
-        )
+        path = party.ask(request).read(partial(read_path, party.receiver, len(rows_n), wanted.steps))
         if path is None:
             continue
         others = {name: own_BD[rows_n] for name, own_BD in embeddings.items()}
-        slope_nSD, reference_n = _slopes(joint, party.name, path, others, of_B[rows_n], wanted.steps)
-        gained = tuple((score_B[rows_n] - reference_n).tolist())
-        brought = asked.model_copy(update={"gained": gained}).part(), Part(PartKind.GRADIENT, encode(slope_nSD))
-        told = party.ask(Message(Kind.ATTRIBUTE, parts=brought)).read(partial(_read_told, offer, len(rows_n)))
+        brought, reference_n = slopes_part(joint, party.name, path, others, of_B[rows_n], score_B[rows_n], asked)
+        told = party.ask(Message(Kind.ATTRIBUTE, parts=brought)).read(partial(read_told, offer, len(rows_n)))
         if told is not None:
             moved_BC[mask.present_B], error_B[mask.present_B] = told
             reference_B[mask.present_B] = reference_n
     return pieces
+
+
+def pieces_of(rows: int, steps: int, width: int) -> Sequence[Tensor]:
+    """Return the places of rows, as many together as fit into a message with their paths of D = ``width``."""
+    return torch.arange(rows).split(max(1, min(MOST_POINTS, MOST_VALUES // width) // steps))
+
+
+def read_path(receiver: EmbeddingReceiver, rows: int, steps: int, reply: Message) -> Tensor:
+    """Return the embeddings [1 + n S, D] of PATHS. Raises MessageError for others."""
+    shape, what = (1 + rows * steps, receiver.width), f"{receiver.sender}'s path"
+    return decode_finite(reply.only(PartKind.EMBEDDING), shape, "float32", what)
+
+
+def slopes_part(
+    joint: JointModel,
+    name: str,
+    path: Tensor,
+    embeddings: Mapping[str, Tensor],
+    of_n: Tensor,
+    score_n: Tensor,
+    asked: Explained,
+) -> tuple[tuple[Part, ...], Tensor]:
+    """Return the parts of ATTRIBUTE for one owner's path, and the scores [n] at its reference.
+
+    ``embeddings`` [n, D] of all owners, by name, and the scores are those of the rows that ``asked`` names. Raises
+    Diverged for slopes that are not finite.
+    """
+    slope_nSD, reference_n = _slopes(joint, name, path, embeddings, of_n, asked.steps)
+    if not bool(slope_nSD.isfinite().all() and reference_n.isfinite().all()):
+        raise Diverged(f"the slopes of the score along {name}'s paths are not finite")
+    gained = tuple((score_n - reference_n).tolist())
+    return (asked.model_copy(update={"gained": gained}).part(), Part(PartKind.GRADIENT, encode(slope_nSD))), reference_n
 
 
 def _slopes(
@@ -377,7 +430,7 @@ def _slopes(
     return (slope + (missed / length.clamp(min=SHORTEST))[:, None] * step).float(), reference_n
 
 
-def _read_told(offer: ReasonsOffer, rows: int, reply: Message) -> tuple[Tensor, Tensor]:
+def read_told(offer: ReasonsOffer, rows: int, reply: Message) -> tuple[Tensor, Tensor]:
     """Return amounts or places [n, C] and errors [n] of a reply. Raises MessageError for others than were offered."""
     errors, frame = Completeness.of(reply).errors, reply.only(PartKind.REASONS)
     if len(errors) != rows:

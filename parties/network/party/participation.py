@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.base.errors import plain
-from vfl.messages.control import Explained
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.party.dialer import Dialer
@@ -88,10 +87,6 @@ class Participation:
                     self._enter(order)
                 case _:
                     order.stream.send(self.answer(message))
-                    if message.kind is Kind.ATTRIBUTE:
-                        explained = Explained.of(message)
-                        detail = f"samples {explained.start} to {explained.stop}"
-                        self.audit.note("explained", self.dialer.server, detail)
                     if message.kind is Kind.SAVE:
                         self.audit.note("saved", self.dialer.server, f"round {Save.of(message).round}")
         except (ValueError, OSError) as error:

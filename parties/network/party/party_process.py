@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 from rich.console import Console
-from torch import Tensor
 
 from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
@@ -23,7 +22,7 @@ from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, far_cells, load_all_names, open_source, prepare_party
-from vfl.messages.control import ColumnImportance
+from vfl.messages.control import ColumnImportance, Explained
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -32,6 +31,7 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.following import follow, leading, must_hold, pass_on, team_of
+from vfl.parties.network.party.own_reasons import OwnReasons
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import PartyMonitor
 from vfl.parties.network.party.training_session import PartyWorker, open_store
@@ -40,14 +40,13 @@ from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start
 from vfl.predict.trained_run import without_weights
-from vfl.runs.atomic import csv_text, escape_formula, write_csv
+from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
     check_folder,
     forget_attempt,
     only_process_in,
     open_run,
-    private_files,
     read_run_id,
     update_config,
     with_threads_of_run,
@@ -90,6 +89,8 @@ class Notes:
     holding: Holding
     view: PartyMonitor
     console: Console
+    log_action: Callable[[str, str], None] = lambda event, detail: None
+    """Notes an action of the server, with a detail, in the folder's log."""
     said: set[str] = field(default_factory=set[str])
     """Warnings that were shown: every session restores the party."""
 
@@ -100,6 +101,9 @@ class Notes:
             path = self.run_dir / IMPORTANCE
             write_importance(path, ColumnImportance.of(request), self.holding.source.column_names(self.name))
             self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
+        if request.kind is Kind.ATTRIBUTE:
+            explained = Explained.of(request)
+            self.log_action("explained", f"samples {explained.start} to {explained.stop}")
         if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
             write_recording(party.protocol.recording(self.name), self.run_dir)
 
@@ -155,7 +159,8 @@ def run_party(
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
-    notes = Notes(name, run_dir, holding, view, console)
+    audit = ActionLog(run_dir)
+    notes = Notes(name, run_dir, holding, view, console, partial(note_action, audit, dialer))
 
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
@@ -167,7 +172,7 @@ def run_party(
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     view.page.present = dialer.present
-    page, noting = view.page.served(config.network.metrics, console.print), ActionLog(run_dir).noting_end()
+    page, noting = view.page.served(config.network.metrics, console.print), audit.noting_end()
     with leading(workers), only_process_in(run_dir), noting as say_end, page, dialer, closing(view):
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
@@ -204,7 +209,7 @@ def restorer(
                 party.load_state_dict(state)
         party.tells = config.network.consent.reasons
         if workers.rank == 0:
-            party.on_reasons = partial(append_reasons, run_dir / REASONS, holding.prepared.column_names)
+            party.on_reasons = OwnReasons(run_dir / REASONS, holding.prepared.column_names).append
         if config.privacy.record:
             # It does what either side's protocol does.
             party.protocol = cast(PartyProtocol, MessageRecorder(party.protocol, party.views))
@@ -243,14 +248,9 @@ def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -
     write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
 
 
-def append_reasons(path: Path, names: Sequence[str], ids_n: Tensor, moved_nC: Tensor, errors_n: Tensor) -> None:
-    """Add a line for each sample to a party's own file: its id, what each column moved, and the completeness error."""
-    begun = path.exists()
-    rows = zip(ids_n.tolist(), moved_nC.tolist(), errors_n.tolist(), strict=True)
-    lines = [[number, *(f"{each:.6g}" for each in (*moved, error))] for number, moved, error in rows]
-    heading = [] if begun else [["id", *map(escape_formula, names), "error"]]
-    with private_files(), path.open("a", encoding="utf-8") as file:
-        file.write(csv_text([*heading, *lines]))
+def note_action(audit: ActionLog, dialer: Dialer, event: str, detail: str) -> None:
+    """Add an action of the present server to the folder's log. Raises OSError."""
+    audit.note(event, dialer.server, detail)
 
 
 def load_holding(

@@ -1,9 +1,11 @@
 """Rows from a query: the bits of their Parquet file, one line for what is wrong, no password shown, nothing left."""
 
+import gc
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +187,18 @@ def test_without_a_query_no_driver_is_imported(bank: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_answer_goes_with_its_settings(bank: Path, monkeypatch: pytest.MonkeyPatch):
+    """A process that asks again and again must not fill the disk."""
+    monkeypatch.setattr(reader, "_LATEST", deque(maxlen=2))
+    files = [reader.rows_of_query("bank", config_of(bank, **asked(bank)).data.tables["bank"]) for _ in range(5)]
+    gc.collect()
+    assert [file.exists() for file in files] == [False, False, False, True, True]
+    kept = config_of(bank, **asked(bank)).data.tables["bank"]
+    file = reader.rows_of_query("bank", kept)
+    for _ in range(3):
+        reader.rows_of_query("bank", config_of(bank, **asked(bank)).data.tables["bank"])
+    gc.collect()
+    assert file == reader.rows_of_query("bank", kept)
+    assert file.exists()

@@ -6,9 +6,10 @@ its package and opens the named database only. DuckDB fetches its readers of Pos
 """
 # pyright: reportMissingTypeStubs=false
 
-import atexit
 import shutil
 import tempfile
+import weakref
+from collections import deque
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +22,12 @@ from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.frames import plain_type
 
-_HELD: dict[int, tuple[TableConfig, Path]] = {}
-"""Settings and files of the answers by the settings' identity; the interpreter's end removes the files."""
+MOST_LATEST = 64
+"""Answers that are kept although nobody has their settings any more: somebody may still read a file by its name."""
+
+_HELD: dict[int, Path] = {}
+"""Files of the answers by their settings' identity. A file goes with its settings, or as the process ends."""
+_LATEST = deque[TableConfig](maxlen=MOST_LATEST)
 
 
 def rows_of_query(owner: str, config: TableConfig) -> Path:
@@ -40,9 +45,15 @@ def rows_of_query(owner: str, config: TableConfig) -> Path:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        _HELD[id(config)] = (config, folder / "query.parquet")
-    return _HELD[id(config)][1]
+        _HELD[id(config)] = folder / "query.parquet"
+        weakref.finalize(config, _forget, id(config), folder)
+        _LATEST.append(config)
+    return _HELD[id(config)]
+
+
+def _forget(settings: int, folder: Path) -> None:
+    _HELD.pop(settings, None)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_answer(where: str, database: str, query: str, file: Path) -> None:
