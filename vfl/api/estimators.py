@@ -12,7 +12,6 @@ Shapes: N rows, C classes.
 # scikit-learn ships no stubs, and numpy's signatures are partly unannotated.
 
 import io
-import re
 import shutil
 import tempfile
 import warnings
@@ -20,6 +19,7 @@ import weakref
 import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -30,10 +30,9 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from vfl.api.frames_to_files import (
-    LABEL,
     OwnerTable,
     by_code,
     check_given,
@@ -41,19 +40,19 @@ from vfl.api.frames_to_files import (
     classes_of,
     draw_tested,
     fill_masked,
+    labels_of,
     lacking,
     named_loss,
     other_order,
     owners_of,
     packed,
-    places,
     refuse_repeated,
     weights_of,
     with_names,
-    write_new,
     write_owners,
 )
-from vfl.base.errors import PeerLost, nearest_name, one_line
+from vfl.api.predict_owners import check_owners, in_own_words, predict_owners, told
+from vfl.base.errors import one_line
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import with_own_models
 from vfl.config.tables import ROUNDS
@@ -63,7 +62,8 @@ from vfl.runs.run_folder import write_summary
 if TYPE_CHECKING:  # they import PyTorch
     from vfl.core.head import OwnLoss
     from vfl.core.local import InProcess
-    from vfl.predict.predict import WhenAbsent
+    from vfl.predict.predict import Prediction, WhenAbsent
+    from vfl.predict.reasons import Reasons, ReasonsWanted
     from vfl.runs.mode import Built, Stage
     from vfl.runs.stored_run import Columns, Run
 
@@ -261,7 +261,7 @@ class _Vertical(BaseEstimator):
         parties = [name for name, table in tables.items() if table["features"] != {}]
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
         classes = getattr(self, "classes_", ())  # none where the label is an amount
-        with _in_own_words(str(folder)):
+        with in_own_words(str(folder)):
             config = fitting_experiment(values, {**chosen, **with_names(self.settings)}, len(classes), self.rounds)
         config = with_own_models(by_code(config, [*map(str, classes)]))
         check_given(config, "tables", self._task)
@@ -276,7 +276,7 @@ class _Vertical(BaseEstimator):
             return Built(built[0].server)
 
         lines = [*config.warnings(), *lacking(owners)]
-        with _in_own_words(str(folder)), warnings.catch_warnings(record=True) as caught:
+        with in_own_words(str(folder)), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default", UserWarning)  # not as errors: some are not the caller's
             outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
         if not outcome.finished:
@@ -287,14 +287,46 @@ class _Vertical(BaseEstimator):
         for each in caught:
             # The training counts rows of its own files, in which tested samples are there twice.
             if DROPPED not in str(each.message):
-                warnings.warn(_told(each.message, str(folder)), each.category, stacklevel=4)
+                warnings.warn(told(each.message, str(folder)), each.category, stacklevel=4)
         return _lasting(Run(run_dir), folder), built[0]
 
-    def _predicted(self, given: Any, missing_parties: "WhenAbsent | None") -> NDArray[np.floating[Any]]:
-        """Return probabilities or values [N, C], in the order of the first owner's rows."""
+    def explain(
+        self, X: Any, of: Any = None, *, steps: int = 16, missing_parties: "WhenAbsent | None" = None
+    ) -> "Reasons":
+        """Return what each owner and each of its columns moved in the scores of rows, in the first owner's order.
+
+        Args:
+            X: as for ``predict``.
+            of: class whose log odds are explained; None: the positive one of two, of more the predicted one.
+            steps: of the path from an owner's reference to its row.
+            missing_parties: replaces an owner as for ``predict``, and stands for one who has not come yet; None and
+                refuse: the placeholder, else zeros.
+
+        See docs/tables.md. Raises ValueError as ``predict``, and for an unknown class.
+        """
+        check_is_fitted(self, "run_")
+        import torch
+
+        from vfl.predict.reasons import ReasonsWanted
+
+        names: list[Any] = [*getattr(self, "classes_", ())]
+        if of is not None and of not in names:
+            raise ConfigError(f"of: {of!r} is none of the classes {names}" if names else "of: there are no classes")
+        code = None if of is None else str(names.index(of))
+        with in_own_words():
+            wanted = ReasonsWanted(code, steps)
+        prediction, places_N = self._predicted(X, missing_parties, wanted)
+        assert prediction.reasons is not None, "they were asked for"
+        found = prediction.reasons.take(torch.from_numpy(places_N))
+        return replace(found, classes=tuple(str(names[int(code)]) for code in found.classes))
+
+    def _predicted(
+        self, given: Any, missing_parties: "WhenAbsent | None", reasons: "ReasonsWanted | None" = None
+    ) -> "tuple[Prediction, NDArray[np.int64]]":
+        """Return the prediction, and in it the place [N] of each of the first owner's rows."""
         check_is_fitted(self, "run_")
         from vfl.base.process_state import standard_state
-        from vfl.predict.predict import check_word, predict_new_rows
+        from vfl.predict.predict import check_word
         from vfl.predict.trained_run import open_federation
         from vfl.runs.runtime import start_prediction
 
@@ -302,29 +334,16 @@ class _Vertical(BaseEstimator):
         check_word("missing_parties", when)
         with standard_state():
             owners = self._owners(given, fitted=True)
-            for name in owners:
-                if name not in self.owners_:
-                    raise ConfigError(f"X: no owner is called {name!r}{nearest_name(name, self.owners_)}")
-            parties = self.run_.summary["parties"]
-            absent = [name for name in parties if name not in owners]
-            if absent and when == "refuse":
-                raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
-            first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
-            if len(first.keys) == 0:
-                raise ConfigError("X: holds no row")
+            absent = check_owners(self.run_, self.owners_, owners, when)
             self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
             start_prediction(self.run_.config)
-            with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, _in_own_words(folder):
-                paths = write_new(Path(folder), owners)
-                prediction = predict_new_rows(self._trained, paths, absent, when)
-            found = [key[0] for key in prediction.keys[1:]]
-            return prediction.probabilities_NC.numpy()[places(first.keys, found)]
+            return predict_owners(self._trained, self.owners_, owners, absent, when, reasons)
 
     def _given(
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[dict[str, OwnerTable], NDArray[Any], NDArray[np.float64] | None]:
         """Return owners' tables, labels [N] and weights [N] of what is to be trained, without rows of weight 0."""
-        owners, labels_N = self._owners(X, fitted=False, y=y), _labels(y)
+        owners, labels_N = self._owners(X, fitted=False, y=y), labels_of(y)
         first, rows = next((name, len(owner.keys)) for name, owner in owners.items())
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {first}")
@@ -431,7 +450,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         ``missing_parties`` replaces an owner that is not in ``X`` or has no row for a key: its mean embedding, the
         placeholder that the head learned with ``training.party_dropout``, or zeros; refuse and None replace none.
         """
-        found_NC = self._predicted(X, missing_parties).astype(np.float64)
+        prediction, places_N = self._predicted(X, missing_parties)
+        found_NC = prediction.probabilities_NC.numpy()[places_N].astype(np.float64)
         task = self._trained.joint.task
         found_NC = found_NC[:, [task.names.index(str(code)) for code in range(len(self.classes_))]]
         return found_NC / found_NC.sum(axis=1, keepdims=True)
@@ -459,7 +479,8 @@ class VerticalRegressor(RegressorMixin, _Vertical):
 
     def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
-        return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
+        prediction, places_N = self._predicted(X, missing_parties)
+        return prediction.probabilities_NC.numpy()[places_N, 0].astype(np.float64)
 
 
 def _lasting(run: "Run", folder: Path) -> "Run":
@@ -475,26 +496,3 @@ def _removed_on_error(folder: Path) -> Generator[None]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-@contextmanager
-def _in_own_words(folder: str) -> Generator[None]:
-    """Turn errors that speak of files in ``folder`` into such of what the caller gave."""
-    try:
-        yield
-    except (ValueError, PeerLost) as error:
-        raise ConfigError(_told(error, folder)) from None
-
-
-def _told(error: Exception | Warning | str, folder: str) -> str:
-    """Return a text without the names of temporary files and columns, and options of a command."""
-    told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
-    return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
-
-
-def _labels(y: Any) -> NDArray[Any]:
-    """Return labels [N]. Raises ValueError if there are none, or several per row."""
-    if y is None:
-        raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
-    # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
-    return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import column_or_1d  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from vfl.base.errors import ConfigError, nearest_name, one_line
 from vfl.config import ExperimentConfig
@@ -356,6 +357,14 @@ def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]
     for name, owner in owners.items():
         pq.write_table(owner.table, paths[name])
     return paths
+
+
+def labels_of(y: Any) -> NDArray[Any]:
+    """Return labels [N]. Raises ValueError if there are none, or several per row."""
+    if y is None:
+        raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
+    # Not to_numpy(), which pyarrow's arrays refuse where they must copy.
+    return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
 
 
 def places(keys: Column, found: Sequence[str]) -> NDArray[np.int64]:

@@ -73,9 +73,9 @@ class ConsentConfig(Section):
     """Answer ``lvfl compare`` over processes with one column permuted. The server learns what each column adds, by
     number."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
-    """What the server gets of its columns for ``lvfl predict --reasons`` and ``lvfl serve``. ``itself``: nothing, but the
-    party keeps them in ``reasons.csv``, ``served_reasons.csv``. ``ranks``: names and ranks. ``amounts``: names and
-    amounts."""
+    """What the server gets of its columns for ``lvfl predict --reasons`` and ``lvfl serve``. ``itself``: nothing, but
+    the party keeps them in ``reasons.csv`` or ``served_reasons.csv``. ``ranks``: names and ranks. ``amounts``: names
+    and amounts."""
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match; at the server, of every owner's."""
     scored_keys: Positive = 60_000

@@ -1,0 +1,82 @@
+"""Predictions of a fitted estimator's run for owners' tables in memory, and errors in the caller's own words.
+
+Shapes: N rows of the first owner, C classes.
+"""
+
+import re
+import tempfile
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vfl.api.frames_to_files import LABEL, OwnerTable, places, write_new
+from vfl.base.errors import PeerLost, nearest_name
+from vfl.config import ConfigError
+
+if TYPE_CHECKING:  # they import PyTorch
+    from vfl.core.local import LocalFederation
+    from vfl.predict.predict import Prediction, WhenAbsent
+    from vfl.predict.reasons import ReasonsWanted
+    from vfl.runs.stored_run import Run
+
+
+def check_owners(
+    run: "Run", known: Collection[str], owners: Mapping[str, OwnerTable], missing: "WhenAbsent"
+) -> list[str]:
+    """Return the parties without a table.
+
+    Raises ConfigError for an unknown owner, no row, and for a missing party that nothing replaces.
+    """
+    for name in owners:
+        if name not in known:
+            raise ConfigError(f"X: no owner is called {name!r}{nearest_name(name, [*known])}")
+    absent = [name for name in run.summary["parties"] if name not in owners]
+    if absent and missing == "refuse":
+        raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
+    if len(_first(known, owners).keys) == 0:
+        raise ConfigError("X: holds no row")
+    return absent
+
+
+def predict_owners(
+    trained: "LocalFederation",
+    known: Collection[str],
+    owners: Mapping[str, OwnerTable],
+    absent: Collection[str],
+    missing: "WhenAbsent",
+    reasons: "ReasonsWanted | None" = None,
+) -> "tuple[Prediction, NDArray[np.int64]]":
+    """Return the prediction of owners' rows, and the place [N] in it of each row of the first owner."""
+    from vfl.predict.predict import predict_new_rows
+
+    with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, in_own_words(folder):
+        prediction = predict_new_rows(trained, write_new(Path(folder), owners), absent, missing, reasons)
+    return prediction, places(_first(known, owners).keys, [key[0] for key in prediction.keys[1:]])
+
+
+def _first(known: Collection[str], owners: Mapping[str, OwnerTable]) -> OwnerTable:
+    return next(owner for name in known if (owner := owners.get(name)) is not None)
+
+
+@contextmanager
+def in_own_words(folder: str | None = None) -> Generator[None]:
+    """Turn errors that speak of options, and of files in ``folder``, into such of what the caller gave."""
+    try:
+        yield
+    except (ValueError, PeerLost) as error:
+        raise ConfigError(told(error, folder)) from None
+
+
+def told(error: Exception | Warning | str, folder: str | None = None) -> str:
+    """Return a text without the names of temporary files and columns, and options of a command."""
+    text = str(error)
+    if folder is not None:
+        text = text.replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
+    text = re.sub(r"--reasons-(of|steps):", r"\1:", text)
+    text = re.sub(r"; --when-absent mean compares", "; missing_parties='mean' compares", text)
+    text = re.sub(r"^--reasons:", "explain:", text)
+    return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", text)
