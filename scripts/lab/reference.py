@@ -15,6 +15,7 @@ HEAD = """# Configuration
 
 Every key of an experiment. `make docs` writes this page from the types that check the keys. A file holds what differs
 from the defaults; on the command line write a key with dots: `training.rounds=20`. Values begin with the default.
+By round or party: `{round: value}`, `{party: value}`.
 
 ## Often needed
 """
@@ -40,26 +41,26 @@ TYPES = {
     "Positive": "integer from 1",
     "AtLeastTwo": "integer from 2",
     "Number": "number",
-    "Fraction": "number from 0, below 1",
-    "Share": "number above 0, below 1",
-    "AboveZero": "number above 0",
-    "NotNegative": "number from 0",
+    "Fraction": "0 to below 1",
+    "Share": "between 0 and 1",
+    "AboveZero": "above 0",
+    "NotNegative": "from 0",
     "Count": "integer from 0",
     "Step": "number from 0.36 to 8",
-    "Probability": "number above 0, up to 1",
-    "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
-    "ResolutionSchedule": "share above 0, up to 1, `{round: share}`, or either by party",
-    "RateSchedule": "number, or `{round: number}`",
-    "KeyColumns": "column, or a list of columns",
-    "ClassWeights": "balanced, or `{class: number above 0}`",
+    "Probability": "above 0 to 1",
+    "RatioSchedule": "ratio, by round or party",
+    "ResolutionSchedule": "above 0 to 1, by round or party",
+    "RateSchedule": "number, by round",
+    "KeyColumns": "column, or a list",
+    "ClassWeights": "balanced, by class",
     "MetricName": ", ".join(get_args(MetricName)),
     "WhenAbsent": ", ".join(get_args(WhenAbsent)),
     "Address": "HOST:PORT",
-    "Seconds": "number above 0",
+    "Seconds": "above 0",
     "dict[str, Any]": "mapping",
     "dict[str, ColumnKind]": "`{column: number, category or ignore}`",
-    "dict[str, KeyColumns]": "`{owner: column, or a list of columns}`",
-    "dict[str, Words]": "`{column: word, or a list of words}`",
+    "dict[str, KeyColumns]": "columns by owner",
+    "dict[str, Words]": "words by column",
     "dict[str, TableConfig]": "by owner: settings, or a YAML file with them",
     "dict[str, FeatureModelConfig]": "by party: settings",
     "dict[str, DeviceConfig]": "by party: settings",

@@ -28,8 +28,8 @@ class DatasetConfig(Section):
     """The source of the samples."""
 
     kind: Annotated[str, name_in(SOURCES)] = "digits"
-    """digits: scikit-learn's 8x8 digits; mnist to svhn: through torchvision; image_folder, leaf, text: docs/data.md;
-    objects: from ``vfl.fit``; or a source of an installed package."""
+    """digits to svhn, image_folder, leaf, text, objects (from ``vfl.fit``), or a source of an installed package
+    (docs/data.md)."""
     root: Path | None = None
     """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
@@ -51,7 +51,7 @@ class AugmentationConfig(Section):
     """Other views of an owner's own training images; evaluation, export and serving see the images themselves."""
 
     shift: Count = 0
-    """Images only: largest shift in pixels (of the round's images), drawn anew for each row and pass. 0: none."""
+    """Images only: largest shift in pixels, drawn for each row and pass."""
     begin: Annotated[Count, Field(alias="from")] = 0
     """First round with it."""
 
@@ -75,14 +75,14 @@ class DataConfig(Section):
     test_file: Annotated[Path | None, OWN] = None
     """Tables only: a table with the keys of the test samples, instead of test_share."""
     group: Annotated[str | None, OWN] = None
-    """Tables only: column of the label owner, such as person; samples of one value stay on one side of the split."""
+    """Tables only: column of the label owner; samples of one value stay on one side of the split."""
     validation_share: Annotated[Fraction, OWN] = 0.0
-    """Tables only: share of the training samples to evaluate on, instead of the test samples."""
+    """Tables only: share of training samples to evaluate on, instead of the test samples."""
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
-    """Tables of two classes: the class of AUC, F1, average precision and the threshold; null: the second one."""
+    """Tables of two classes: the class of AUC, F1 and the threshold; null: the second one."""
     numbers: Annotated[Numbers | None, OWN] = None
-    """Tables only. ``standardised``: one value. ``quantiles``: a value per bin between quantiles. ``both``: members
-    half and half. null: quantiles for regressions of 1,000 training rows or more."""
+    """Tables only: standardised, a value per bin between quantiles, or both, half of the members each
+    (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
     """Separate processes only: this process's file from ``lvfl split-data``."""
     labels_file: Annotated[Path | None, OWN] = None

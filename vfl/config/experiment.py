@@ -76,16 +76,15 @@ class TrainingConfig(Section):
     local_iterations: Annotated[Positive, SHARED] = 1
     """E: SGD steps per exchange, with the others' embeddings stale."""
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
-    """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
+    """shared: every party holds the labels; server: parties receive gradients of their embeddings."""
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED, UsedWith("labels", "shared")] = "replay"
-    """labels=shared only. replay: the head travels once per round, and parties replay its steps; broadcast: it travels
-    at every exchange."""
+    """labels=shared only. replay: the head travels once per round; broadcast: at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
     """Exchanges by which parties run ahead; an embedding lacks as many updates."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability that a sample is trained without a party. A learned placeholder replaces the embedding."""
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
-    """Weight of the loss of each party's own linear classifier; 0 has none."""
+    """Weight of the loss of each party's own classifier; 0 has none."""
     local_rounds: Annotated[Count, SHARED] = 0
     """labels=shared only: first rounds that each party trains alone on its own classifier."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
@@ -126,15 +125,14 @@ class EvaluationConfig(Section):
     batch_size: Annotated[Positive, OWN] = 512
     """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics for evaluation, prediction and export. ``estimated``: on a sample of training rows.
-    ``running``: the training's own. ``both``: also ``accuracy/test_running``."""
+    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
+    (``accuracy/test_running``)."""
     statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
         STATISTICS_SAMPLES
     )
     """Rows of that sample, as one batch."""
     subsets: Annotated[bool, OWN] = False
-    """Evaluate sets of parties as if the others were absent: all sets of up to six parties; above, all but one, and
-    single ones."""
+    """Evaluate sets of parties as if the others were absent; of more than six parties not all sets."""
     sparsified: Annotated[bool, SHARED] = False
     """Evaluate embeddings as sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None

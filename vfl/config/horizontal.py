@@ -82,8 +82,7 @@ class WorkConfig(Section):
     """Amount of local work of each chosen client."""
 
     kind: Literal["fixed", "interval", "partial"] = "fixed"
-    """fixed: local_epochs or local_steps; interval: as many steps as fit ``interval_s``; partial: some clients may end
-    early."""
+    """fixed: local_epochs or local_steps; interval: as fits ``interval_s``; partial: some clients may end early."""
     interval_s: Annotated[AboveZero, UsedWith("kind", "interval")] = 1.0
     """Simulated seconds of an interval."""
     incomplete_share: Annotated[Number, Field(ge=0, le=1), UsedWith("kind", "partial")] = 0.5
@@ -153,10 +152,9 @@ class HorizontalConfig(Section, extra="allow"):
     weights: Literal["reporting", "all", "equal"] = "reporting"
     """Weights of averages: n_i of reporting clients, n_i of all (absent ones keep w), or equal."""
     buffers: Literal["average", "local", "drop"] = "average"
-    """BatchNorm's running statistics. ``average``: by n_i. ``local``: every client keeps its own. ``drop``: none.
-    Without averaging, evaluation uses the test batch."""
+    """BatchNorm's running statistics: averaged by n_i, kept by each client, or dropped."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
-    """sequential: client by client; batched: clients stacked; auto: the faster one. Under torchrun: sequential."""
+    """sequential: client by client; batched: clients stacked; auto: the faster one."""
     worker_timeout_s: Annotated[AboveZero, Field(le=10**9)] = 1800.0
     """torchrun only: seconds after which a silent worker counts as lost."""
     client_state: Literal["memory", "disk"] = "memory"

@@ -34,8 +34,7 @@ class LightweightingConfig(Section):
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
     """Images only: share of their sides in a round, {0: 0.5, 18: 1}. The last round must have 1."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """Chooses the ratios. fixed: as given; deadline: the smallest that keep seconds_per_exchange; or a controller of an
-    installed package."""
+    """fixed: ratios as given; deadline: the smallest that keep seconds_per_exchange; or of an installed package."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
     """Goal of deadline. auto: 1.2 times the seconds of the median party without lightweighting."""
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
@@ -47,7 +46,7 @@ class LightweightingConfig(Section):
     options: Annotated[dict[str, Any], OWN] = Field(default={})
     """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False
-    """EF21: both ends keep an estimate per sample; only sparsified differences travel."""
+    """EF21: only sparsified differences from an estimate per sample travel."""
     pruning: Annotated[PruningConfig, OWN] = PruningConfig()
 
     @model_validator(mode="after")

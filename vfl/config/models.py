@@ -34,10 +34,9 @@ class FeatureModelConfig(Section):
     """Keyword arguments of your code, torchvision's function or an installed package's model."""
 
     weights: Path | None = None
-    """File of weights to begin with: safetensors or a state dict, relative to the YAML file. Never downloaded or
-    unpickled. Its last layer may differ."""
+    """File of weights to begin with (safetensors or a state dict); never downloaded or unpickled."""
     freeze: tuple[str, ...] = ()
-    """Parts of the model that are not trained, with all below them: [features.0, features.1]."""
+    """Parts of the model that are not trained: [features.0, features.1]."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""

@@ -70,8 +70,7 @@ class ConsentConfig(Section):
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each."""
     importance: bool = False
-    """Answer ``lvfl compare`` over processes with one column permuted. The server learns what each column adds, by
-    number."""
+    """Answer ``lvfl compare`` with one column permuted. The server learns what each adds, by number."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
     """What the server gets of its columns for ``lvfl predict --reasons`` and ``lvfl serve``. ``itself``: nothing, but
     the party keeps them in ``reasons.csv`` or ``served_reasons.csv``. ``ranks``: names and ranks. ``amounts``: names

@@ -38,10 +38,10 @@ class ServingConfig(Section):
     idle_s: Annotated[Positive, Field(le=3600)] = 5
     """Seconds a client's connection stays open between requests; set more than a proxy's own."""
     when_absent: WhenAbsent = "refuse"
-    """Stands for a party without a row. ``refuse``: no score. ``placeholder``: the learned one (else zeros). ``mean``:
-    its mean embedding. ``own``: the present parties' own classifiers."""
+    """Stands for a party without a row. ``refuse``: no score. ``own``: the present parties' own classifiers. See
+    docs/serve.md."""
     key_secret: Path | None = None
-    """File with a secret of at least 16 characters that all owners share: keys then travel as HMAC-SHA256."""
+    """File with a secret (16 characters or more) that all owners share: keys then travel as HMAC-SHA256."""
 
     outcomes: Path | None = None
     """File (SQLite) that keeps scores by key, to compare with later outcomes (POST /v1/outcomes)."""

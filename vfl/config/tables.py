@@ -61,15 +61,13 @@ class TableConfig(Section):
     query: str | None = None
     """SQL whose answer is the table, instead of ``file``."""
     database: Annotated[str | None, AfterValidator(_without_password)] = None
-    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME, with the password in PGPASSWORD or a password file.
-    Needs the extra ``database``."""
+    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME (docs/data.md). Needs the extra ``database``."""
     key: KeyColumns | None = None
     """Columns by which the owner knows a sample."""
     label: str | None = None
     """Column of the labels; at exactly one owner."""
     weight: str | None = None
-    """Label owner only: column with each sample's weight in loss, metrics and statistics; 0 leaves the row out. Needs
-    ``training.labels: server``."""
+    """Label owner only: column with each sample's weight; 0 leaves it out. Needs ``training.labels: server``."""
     features: dict[str, FeatureKind] | None = None
     """number, category or ignore by column, in the model's order; others are ignored, unless "*": propose. null
     proposes all. {} at the label owner: only labels."""

@@ -38,8 +38,7 @@ class WireConfig(Section):
     step: Annotated[Step | None, SHARED] = None
     """Instead of bits: step of the values, relative to their root mean square. Needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
-    """Coding of whole numbers. packed: equally many bits each; entropy: by frequency, the same numbers in fewer
-    bytes."""
+    """Coding of whole numbers: equally many bits each, or by frequency, the same in fewer bytes."""
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
     """nearest: smallest error; dithered: exact in the mean, with noise that the receiver takes off again."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
