@@ -57,13 +57,23 @@ REFUSED = [
     *("train quickstart_tables", "server quickstart_tables", "party quickstart_tables --party clinic"),
     *("plan quickstart_tables", "tune quickstart_tables", "align quickstart_tables", "compare quickstart_tables"),
     *("status quickstart_tables --party clinic", "split-data quickstart_tables --out parts", "sweep sweep_quickstart"),
-    *("serve run", "audit run", "predict run", "prune run"),
+    *("serve run", "update run", "audit run", "predict run", "prune run"),
 ]
 """Commands that take settings; ``run`` is a folder with a configuration."""
 GONE = [
     *("train gone.yaml", "server gone.yaml", "party gone.yaml --party clinic", "plan gone.yaml", "tune gone.yaml"),
     *("align gone.yaml", "compare gone.yaml", "status gone.yaml --party clinic", "split-data gone.yaml --out parts"),
-    *("sweep gone.yaml", "serve gone", "audit gone", "predict gone", "prune gone", "export gone", "report gone"),
+    *(
+        "sweep gone.yaml",
+        "serve gone",
+        "update gone",
+        "update run",
+        "audit gone",
+        "predict gone",
+        "prune gone",
+        "export gone",
+        "report gone",
+    ),
     *("status gone", "describe gone.csv", "audit run", "export run", "predict run", "predict run --processes"),
     *("predict run --listen gone.yaml", "compare run --listen gone.yaml", "report run", "serve run"),
 ]

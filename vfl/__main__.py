@@ -38,6 +38,7 @@ GROUPS = {
         "predict": "predict with a trained split model",
         "prune": "make a finished run's models smaller, without training",
         "serve": "answer scores by key, while the owners are at work",
+        "update": "train a served run on in a copy, and serve it if it is as good",
         "export": "write a trained model as torch.export and ONNX files",
     },
 }

@@ -16,7 +16,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -72,13 +72,25 @@ class CheckpointStore:
         the disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file;
         each leaves all as it was.
         """
+        return self._commit(done, lambda partial: _write_checkpoint(partial, done, sections), among)
+
+    def adopt(self, other: "CheckpointStore", done: int, among: Collection[int] | None = None) -> None:
+        """Commit a copy of another folder's checkpoint of the same run, as `save` does; nothing if it is here already.
+
+        Raises as `save`, and CorruptCheckpoint for one that is not as it was saved.
+        """
+        source = other._committed()[done]
+        if done not in self.rounds() or self.digest(done) != other.digest(done):
+            self._commit(done, lambda partial: _copy_checkpoint(source, partial, done), among)
+
+    def _commit(self, done: int, write: Callable[[Path], None], among: Collection[int] | None) -> Path:
         assert done >= 0, done
         final = self.directory / f"round_{done:06d}"
         partial = self.directory / f"{_PARTIAL}{final.name}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._clear_leftovers()
-            _write_checkpoint(partial, done, sections)
+            write(partial)
             # A folder cannot take the place of another in one step. Killed between the two, the old version counts.
             if final.exists():
                 final.rename(self.directory / f"{_REPLACED}{final.name}")
@@ -193,6 +205,16 @@ def _write_checkpoint(folder: Path, done: int, sections: Mapping[str, State]) ->
         files |= _write_section(folder, name, sections[name])
     manifest = {"format": _FORMAT, "round": done, "files": {k: v._asdict() for k, v in files.items()}}
     write_durably(folder / _MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    sync_directory(folder)
+
+
+def _copy_checkpoint(source: Path, folder: Path, done: int) -> None:
+    """Copy a committed checkpoint durably into the new `folder`, the manifest last."""
+    folder.mkdir()
+    for name, fingerprint in _read_manifest(source, done).items():
+        if write_durably(folder / name, [(source / name).read_bytes()]) != fingerprint:
+            raise CorruptCheckpoint(f"{source / name}: content does not match its sha256")
+    write_durably(folder / _MANIFEST, [(source / _MANIFEST).read_bytes()])
     sync_directory(folder)
 
 
