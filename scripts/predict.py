@@ -61,7 +61,16 @@ def add_arguments(parser: OneLineParser) -> None:
         "parties' own classifiers (default: refuse)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE.csv", help="a file, a pipe or /dev/stdout (default: RUN/predictions.csv)"
+        "--out",
+        type=Path,
+        metavar="FILE.csv",
+        help="a file, a pipe or /dev/stdout (default: RUN/predictions.csv); with --database a new table",
+    )
+    parser.add_argument(
+        "--database",
+        metavar="URI",
+        help="write into a new table of it, which --out names: sqlite:FILE, or postgresql://USER@HOST/NAME without a "
+        "password (PGPASSWORD, PGPASSFILE)",
     )
     parser.add_argument(
         "--reasons",
@@ -93,7 +102,13 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     listening = load_config(arguments.listen) if arguments.listen else None
     if arguments.places and (arguments.processes or arguments.listen):
         raise ValueError(f"{arguments.places[0]}: goes with a run in this process")
-    if arguments.out:
+    if arguments.database is not None:
+        from vfl.predict.score_table import check_score_table
+
+        if not arguments.out:
+            raise ValueError("--database: goes with --out, which names the new table")
+        check_score_table(arguments.database, str(arguments.out))
+    elif arguments.out:
         check_output(arguments.out)
     run.saved_rounds()
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
@@ -107,7 +122,15 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         from vfl.parties.launch.local_launch import predict_together
 
         return predict_together(
-            arguments.run, arguments.data, absent, when_absent, arguments.out, console, tables, reasons
+            arguments.run,
+            arguments.data,
+            absent,
+            when_absent,
+            arguments.out,
+            console,
+            tables,
+            reasons,
+            arguments.database,
         )
     if listening is None:
         from vfl.predict.predict import predict_in_process
@@ -168,10 +191,16 @@ def save(prediction: "Prediction", arguments: argparse.Namespace, console: ShowC
     from vfl.runs.run_folder import private_files
 
     path = arguments.out or arguments.run / "predictions.csv"
-    replaced = " (in place of earlier ones)" if path.is_file() and not is_special(path) else ""
-    table = csv_text([escape_formula(cell) for cell in row] for row in prediction.rows())
-    with private_files():
-        (write_output if arguments.out else write_atomically)(path, table)
+    if arguments.database is not None:
+        from vfl.predict.score_table import write_scores
+
+        write_scores(prediction, arguments.database, str(path))
+        replaced = " (a new table)"
+    else:
+        replaced = " (in place of earlier ones)" if path.is_file() and not is_special(path) else ""
+        table = csv_text([escape_formula(cell) for cell in row] for row in prediction.rows())
+        with private_files():
+            (write_output if arguments.out else write_atomically)(path, table)
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     lacking = ", ".join(f"{count} at {owner}" for owner, count in prediction.lacking.items())

@@ -69,13 +69,14 @@ def predict_together(
     console: Console,
     tables: Mapping[str, Path] | None = None,
     reasons: ReasonsWanted | None = None,
+    database: str | None = None,
 ) -> int:
     """Restart a run's processes, except those of ``absent`` parties, let them predict, and return the exit code.
 
     ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
-    are the same; an owner without one is absent. ``out`` is as in ``lvfl predict --out``. The owners, all of them this
-    user, tell their columns' ``reasons``. Raises ValueError for a run or data that cannot be used, PeerLost as
-    ``check_absent``.
+    are the same; an owner without one is absent. ``out`` and ``database`` are as in ``lvfl predict``. The owners, all
+    of them this user, tell their columns' ``reasons``. Raises ValueError for a run or data that cannot be used,
+    PeerLost as ``check_absent``.
     """
     config, folder = trained_by_processes(run_dir)
     names = config.parties
@@ -89,6 +90,7 @@ def predict_together(
     prepare(config, folder, configs)
     serve = ["predict", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
     serve += ["--out", str(out)] if out else []
+    serve += ["--database", database] if database is not None else []
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
     if reasons is not None:
         serve += ["--reasons", str(reasons.most), "--reasons-steps", str(reasons.steps)]

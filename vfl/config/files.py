@@ -208,8 +208,12 @@ def changed_keys_but_places(before: ExperimentConfig, after: ExperimentConfig) -
     return [
         f"{key} ({old} -> {new})"
         for key, old, new in _changes(before, after)
-        if not (isinstance(old, Path) and isinstance(new, Path))
+        if not (_is_place(old) and _is_place(new))
     ]
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, Path) or (isinstance(value, str) and value.startswith(SQLITE))
 
 
 def _changes(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[tuple[str, object, object]]:

@@ -37,15 +37,22 @@ def _as_texts(value: object) -> object:
 SQLITE = "sqlite:"
 
 
-def _without_password(value: str | None) -> str | None:
-    if value is None or value.startswith(SQLITE):
+def database_of(value: str, where: str = "") -> str:
+    """Return the name of a database. Raises ValueError, naming ``where``, if it holds a password or is unknown."""
+    if value.startswith(SQLITE):
         return value
     # Never with the value, which may hold the password.
+    at = f"{where}: " if where else ""
     if re.match(r"\w+://[^?]*:[^?]*@", value) or "password" in value.lower():
-        raise ValueError("holds a password (not shown); leave it out, and set PGPASSWORD or PGPASSFILE instead")
+        raise ValueError(f"{at}holds a password (not shown); leave it out, and set PGPASSWORD or PGPASSFILE instead")
     if not value.startswith(("postgresql://", "postgres://")):
-        raise ValueError("is no database that is known (not shown); write sqlite:FILE or postgresql://USER@HOST/NAME")
+        known = "write sqlite:FILE or postgresql://USER@HOST/NAME"
+        raise ValueError(f"{at}is no database that is known (not shown); {known}")
     return value
+
+
+def _without_password(value: str | None) -> str | None:
+    return None if value is None else database_of(value)
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: _as_texts(_as_columns(value))), Field(min_length=1)]

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from vfl.config.tables import OTHERS, ColumnKind, TableConfig
+from vfl.config.tables import OTHERS, SQLITE, ColumnKind, TableConfig
 from vfl.data.tables.cells import OWNER, Kept, TableError, column_names, is_number
+from vfl.data.tables.database import sqlite_file
 from vfl.data.tables.describe import SHOWN, ColumnSummary, describe_table
 
 READ = "found among numbers; 1,093.39 is read as 1093.39"
@@ -137,13 +138,15 @@ def propose_features(
 
 
 def proposed_yaml(
-    path: Path,
+    rows: Path | TableConfig,
     summaries: Sequence[ColumnSummary],
     folder: Path,
     label: str | None = None,
     found: FoundMarks = FoundMarks(),
 ) -> str:
     """Return an owner's ``data.tables.OWNER`` as YAML to edit, for a file in ``folder``. JSON's strings are YAML's.
+
+    ``rows`` are in a file, or the answer of these settings' query.
 
     ``found`` are the words and marks with which the table was summarised.
     """
@@ -155,7 +158,7 @@ def proposed_yaml(
     marks = [] if found.thousands is None else [f"thousands: {_quoted(found.thousands)}   # {READ}"]
     lines = [
         f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
-        f"file: {_quoted(os.path.relpath(path, folder))}",
+        *_rows_lines(rows, folder),
         f"key: {_quoted(keys[0])}" if keys else "key:   # COLUMN or [COLUMNS] by which a row is known",
         f"label: {_quoted(label)}" if label else "# label: COLUMN   # at the owner of the labels; no feature",
         *_positive_lines(next((each for each in summaries if each.name == label), None)),
@@ -169,6 +172,17 @@ def proposed_yaml(
         note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
         lines.append(f"  {_quoted(each.name)}: {kind}   # {note}")
     return "\n".join(lines) + "\n"
+
+
+def _rows_lines(rows: Path | TableConfig, folder: Path) -> list[str]:
+    if isinstance(rows, Path):
+        return [f"file: {_quoted(os.path.relpath(rows, folder))}"]
+    assert rows.query is not None
+    assert rows.database is not None
+    file, database = sqlite_file(rows.database), rows.database
+    if file is not None:  # a path in an owner's file is read from its folder
+        database = f"{SQLITE}{os.path.relpath(file, folder)}"
+    return [f"query: {_quoted(rows.query)}", f"database: {_quoted(database)}"]
 
 
 def _positive_lines(label: ColumnSummary | None) -> list[str]:

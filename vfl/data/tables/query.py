@@ -1,8 +1,7 @@
 """A table's rows from a database: a query's result, written once as a private Parquet file and then read as any file.
 
 A table is read several times (types, keys, columns), and a query asked again may answer differently: so all readers see
-one answer, and the same rows give the same bits as their Parquet file. The driver is an ADBC driver: it comes whole in
-its package and opens the named database only. DuckDB fetches its readers of PostgreSQL and SQLite from the network.
+one answer, and the same rows give the same bits as their Parquet file.
 """
 # pyright: reportMissingTypeStubs=false
 
@@ -11,15 +10,13 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from vfl.base.errors import one_line
-from vfl.config.tables import SQLITE, TableConfig
+from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
+from vfl.data.tables.database import connected, reporting
 from vfl.data.tables.frames import plain_type
 
 MOST_LATEST = 64
@@ -33,6 +30,8 @@ _LATEST = deque[TableConfig](maxlen=MOST_LATEST)
 def rows_of_query(owner: str, config: TableConfig) -> Path:
     """Return the file that holds an owner's rows; the first call with these settings asks the database.
 
+    Without an owner, errors name the options of a command.
+
     Raises TableError, one line, for a missing driver, a database that cannot be reached or is lost, and a wrong query.
     """
     assert config.database is not None
@@ -41,7 +40,8 @@ def rows_of_query(owner: str, config: TableConfig) -> Path:
         # Only this user may enter the folder. It is held when it is complete: an error leaves nothing behind.
         folder = Path(tempfile.mkdtemp(prefix="lvfl-query-"))
         try:
-            _write_answer(f"data.tables.{owner}", config.database, config.query, folder / "query.parquet")
+            where = f"data.tables.{owner}." if owner else "--"
+            _write_answer(where, config.database, config.query, folder / "query.parquet")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -57,32 +57,17 @@ def _forget(settings: int, folder: Path) -> None:
 
 
 def _write_answer(where: str, database: str, query: str, file: Path) -> None:
-    name = "adbc_driver_sqlite" if database.startswith(SQLITE) else "adbc_driver_postgresql"
-    try:
-        driver: Any = import_module(f"{name}.dbapi")
-    except ImportError:
-        fix = 'install it with: pip install -e ".[database]"'
-        raise TableError(f"{where}.database: needs the package {name.replace('_', '-')}; {fix}") from None
-    # mode=ro: SQLite would create a file that is not there. In a URI ?, # and % of a file's name mean something else.
-    uri = f"file:{quote(database.removeprefix(SQLITE))}?mode=ro" if database.startswith(SQLITE) else database
-    at = f"{where}.database"
-    try:
-        with driver.connect(uri) as connection, connection.cursor() as cursor:
-            at = f"{where}.query"
-            cursor.execute(query)
-            _write_batches(where, cursor.fetch_record_batch(), file)  # nothing is committed
-    except TableError:
-        raise
-    # A driver raises its own errors, and those of Arrow where the answer breaks off or a type changes on the way.
-    except (driver.Error, driver.Warning, pa.ArrowException, OSError, ValueError) as error:
-        raise TableError(f"{at}: cannot be read ({one_line(error)[:300]})") from None
+    asked, told = connected(f"{where}database", database), reporting(f"{where}query", database)
+    with asked as connection, told, connection.cursor() as cursor:
+        cursor.execute(query)
+        _write_batches(where, cursor.fetch_record_batch(), file)  # nothing is committed
 
 
 def _write_batches(where: str, reader: Any, file: Path) -> None:
     """Write an answer batch by batch: it need not fit into memory."""
     names: list[str] = reader.schema.names
     if len(set(names)) < len(names):
-        raise TableError(f"{where}.query: names a column twice ({', '.join(names)}); give each its own name by AS")
+        raise TableError(f"{where}query: names a column twice ({', '.join(names)}); give each its own name by AS")
     writer: Any = None
     try:
         for batch in reader:
@@ -96,4 +81,4 @@ def _write_batches(where: str, reader: Any, file: Path) -> None:
         if writer is not None:
             writer.close()
     if writer is None:
-        raise TableError(f"{where}.query: gives no row")
+        raise TableError(f"{where}query: gives no row")
