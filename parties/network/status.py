@@ -135,8 +135,8 @@ def _events(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _is_event(entry: Mapping[str, Any]) -> bool:
-    told = all(isinstance(entry.get(key), str) for key in ("time", "event", "peer", "detail"))
-    return told and (entry["event"] != ENDED or isinstance(entry.get("code"), int))
+    complete = all(isinstance(entry.get(key), str) for key in ("time", "event", "peer", "detail"))
+    return complete and (entry["event"] != ENDED or isinstance(entry.get("code"), int))
 
 
 def _experiment(path: Path) -> tuple[str, int]:

@@ -62,13 +62,13 @@ class OwnerTable:
         return dict.fromkeys(names, "number") if self.arrays or not names else None
 
 
-def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
+def owner_of(name: str, features: object, key: str | None) -> OwnerTable:
     """Return the owner of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
-    given = cast(Any, given).toarray() if hasattr(given, "tocsr") else given  # a sparse matrix of SciPy
-    array = isinstance(given, np.ndarray)
+    features = cast(Any, features).toarray() if hasattr(features, "tocsr") else features  # a sparse matrix of SciPy
+    array = isinstance(features, np.ndarray)
     if array and key is not None:
         raise ConfigError(f"{name}: an array has no column {key!r}; give a data frame, or leave out key")
-    table = frame_table(name, _columns(name, cast(Any, given)) if array else given)
+    table = frame_table(name, _columns(name, cast(Any, features)) if array else features)
     # An index says which row it is, as a key does, and nothing of it.
     table = table.drop_columns([each for each in index_columns(table) if each != key]).replace_schema_metadata(None)
     if not table.column_names:
@@ -92,11 +92,11 @@ def _numbered(rows: int) -> Column:
     return pa.array([f"{row:0{len(str(rows))}}" for row in range(rows)], pa.string())
 
 
-def _without_columns(given: Any) -> bool:
+def _without_columns(features: Any) -> bool:
     """Return whether it is nothing, or a table without a column."""
-    if given is None or (isinstance(given, Mapping) and not given):
+    if features is None or (isinstance(features, Mapping) and not features):
         return True
-    return getattr(given, "shape", ())[1:] == (0,)  # of arrays and of all kinds of frames
+    return getattr(features, "shape", ())[1:] == (0,)  # of arrays and of all kinds of frames
 
 
 def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
@@ -109,16 +109,16 @@ def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     return {f"x{place}": np.ascontiguousarray(values[:, place]) for place in range(values.shape[1])}
 
 
-def fill_masked(given: Any) -> Any:
+def fill_masked(features: Any) -> Any:
     """Return a masked array as floats in which masked cells are missing, and anything else as it is."""
-    return np.ma.filled(given.astype(np.float64), np.nan) if isinstance(given, np.ma.MaskedArray) else given
+    return np.ma.filled(features.astype(np.float64), np.nan) if isinstance(features, np.ma.MaskedArray) else features
 
 
-def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
+def owners_of(features: object, key: str | None) -> dict[str, OwnerTable]:
     """Return the owners of tables by name. Raises ValueError, one line, for other objects or tables that do not fit."""
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"X: expected tables by owner, as {{'bank': frame}}, got {type(given).__name__}")
-    named = cast(Mapping[object, object], given)
+    if not isinstance(features, Mapping) or not features:
+        raise ConfigError(f"X: expected tables by owner, as {{'bank': frame}}, got {type(features).__name__}")
+    named = cast(Mapping[object, object], features)
     if any(not isinstance(name, str) for name in named):
         raise ConfigError("X: owners' names are text")
     for name in named:
@@ -135,17 +135,19 @@ def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
         owners = {str(first): OwnerTable(pa.table({ROW: _numbered(count)}), ROW, False), **owners}
     rows = {name: owner.table.num_rows for name, owner in owners.items()}
     if key is None and len(set(rows.values())) > 1:
-        told = ", ".join(f"{count} of {name}" for name, count in rows.items())
-        raise ConfigError(f"X: rows of different number ({told}); give the same samples, or key=COLUMN")
+        counts = ", ".join(f"{count} of {name}" for name, count in rows.items())
+        raise ConfigError(f"X: rows of different number ({counts}); give the same samples, or key=COLUMN")
     return owners
 
 
-def other_order(given: object, key: str | None, y: object = None) -> list[str]:
+def other_order(features: object, key: str | None, y: object = None) -> list[str]:
     """Return a line for each pandas object that goes by position though its index says another order.
 
     Compared with the first table's index are the labels and, where no key joins them, the other tables.
     """
-    tables = {f"X[{name!r}]": each for name, each in given.items()} if isinstance(given, Mapping) else {"X": given}
+    tables = (
+        {f"X[{name!r}]": each for name, each in features.items()} if isinstance(features, Mapping) else {"X": features}
+    )
     if not tables:
         return []
     first, *others = tables
@@ -165,9 +167,9 @@ def other_order(given: object, key: str | None, y: object = None) -> list[str]:
     return lines
 
 
-def _index(given: object) -> Any:
+def _index(features: object) -> Any:
     """Return the index of a pandas object; None of anything else."""
-    index = getattr(given, "index", None)
+    index = getattr(features, "index", None)
     return index if hasattr(index, "isin") and hasattr(index, "equals") else None
 
 
@@ -187,9 +189,9 @@ def lacking(owners: Mapping[str, OwnerTable]) -> list[str]:
     (first, rows), *others = owners.items()
     lines: list[str] = []
     for name, owner in others:
-        found = pc.sum(pc.is_in(rows.keys, value_set=owner.keys)).as_py() or 0
-        if found < max(len(rows.keys), len(owner.keys)):
-            what = f"{found} of {len(rows.keys)} rows of {first} have a row of {name}, which has {len(owner.keys)}"
+        common = pc.sum(pc.is_in(rows.keys, value_set=owner.keys)).as_py() or 0
+        if common < max(len(rows.keys), len(owner.keys)):
+            what = f"{common} of {len(rows.keys)} rows of {first} have a row of {name}, which has {len(owner.keys)}"
             lines.append(f"X: {what}; training takes rows that all owners have")
     return lines
 
@@ -220,10 +222,10 @@ def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.rand
 
 def check_given(config: ExperimentConfig, kind: str, task: str) -> None:
     """Raise ConfigError for settings that would train something else than the objects that are given."""
-    found = {"mode": config.mode, "data.dataset.kind": config.data.dataset.kind, "task": config.task}
+    fixed = {"mode": config.mode, "data.dataset.kind": config.data.dataset.kind, "task": config.task}
     for field, wanted in (("mode", "vertical"), ("data.dataset.kind", kind), ("task", task)):
-        if found[field] != wanted:
-            raise ConfigError(f"settings: {field} is {wanted} for what is given here, not {found[field]}; leave it out")
+        if fixed[field] != wanted:
+            raise ConfigError(f"settings: {field} is {wanted} for what is given here, not {fixed[field]}; leave it out")
 
 
 def check_labels(labels_N: NDArray[Any]) -> None:
@@ -284,10 +286,10 @@ def by_code(config: ExperimentConfig, names: Sequence[str]) -> ExperimentConfig:
     return config.model_copy(update={"training": training, "data": data})
 
 
-def weights_of(given: Any, rows: int) -> NDArray[np.float64]:
+def weights_of(weights_by_row: Any, rows: int) -> NDArray[np.float64]:
     """Return the weights [N] of N rows. Raises ConfigError for others than finite numbers from 0, and if all are 0."""
     try:
-        weights = np.ma.filled(np.ma.asarray(given, np.float64), np.nan)
+        weights = np.ma.filled(np.ma.asarray(weights_by_row, np.float64), np.nan)
     except (TypeError, ValueError):
         raise ConfigError(f"sample_weight: expected numbers, one for each of {rows} rows") from None
     if weights.shape != (rows,):
@@ -367,9 +369,9 @@ def labels_of(y: Any) -> NDArray[Any]:
     return column_or_1d(np.asarray(y) if hasattr(y, "to_numpy") else y, warn=True)
 
 
-def places(keys: Column, found: Sequence[str]) -> NDArray[np.int64]:
+def places(keys: Column, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the index among ``found`` keys of every key [N]."""
-    return np.asarray(pc.index_in(keys, value_set=pa.array(found, pa.string()))).astype(np.int64)
+    return np.asarray(pc.index_in(keys, value_set=pa.array(names, pa.string()))).astype(np.int64)
 
 
 def packed(folder: Path, run: Path) -> bytes:

@@ -41,13 +41,13 @@ def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Run
     One pass suffices: each layer's input is that of a model which normalises with the statistics found so far. Nothing
     in the model changes. It takes the memory of evaluating the same batch.
     """
-    found: Statistics = {}
+    statistics: Statistics = {}
 
     def measure(name: str, layer: BatchNorm, images: Tensor) -> Tensor:
         apart_from_channels = [dim for dim in range(images.dim()) if dim != 1]
         # Welford's algorithm in float64: nothing cancels, however far a mean is from 0.
         variance_C, mean_C = torch.var_mean(images.float(), dim=apart_from_channels, correction=0)
-        found[f"{name}.running_mean"], found[f"{name}.running_var"] = mean_C, variance_C
+        statistics[f"{name}.running_mean"], statistics[f"{name}.running_var"] = mean_C, variance_C
         # A hook's value replaces the layer's output, which was normalised with the old statistics.
         return F.batch_norm(images, mean_C, variance_C, layer.weight, layer.bias, eps=layer.eps)
 
@@ -60,7 +60,7 @@ def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Run
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return statistics
 
 
 def embed_still(

@@ -163,10 +163,10 @@ def _step(model: nn.Module, what: str, step: Callable[[], T]) -> T:
     try:
         return step()
     except Exception as error:
-        told = one_line(error) if isinstance(error, ValueError) else with_type(error)
+        reason = one_line(error) if isinstance(error, ValueError) else with_type(error)
         for other in {each.dtype for each in model.parameters()} - {torch.float32}:
-            told += f"; its parameters are {other}: give model.float()"
-        raise ValueError(f"{type(model).__name__}: {what}: {told}") from error
+            reason += f"; its parameters are {other}: give model.float()"
+        raise ValueError(f"{type(model).__name__}: {what}: {reason}") from error
 
 
 def _described(output: object) -> str:

@@ -42,12 +42,12 @@ class LocalTraining:
         exchanges = self.exchanges
         masks = [exchanges.presence.of_round(each, exchanges.batches(each)) for each in assigned]
         starts = {name: tuple(each[name] for each in assigned.values()) for name in exchanges.roster.names}
-        asked = [
+        replies = [
             party.ask(Message(Kind.TRAIN_ALONE, min(assigned), 0, (LocalRounds(rounds=starts[party.name]).part(),)))
             for party in exchanges.roster
         ]
         ahead = {number: LocalRound(of_round, {}) for number, of_round in assigned.items()}
-        for position, reply in enumerate(asked):
+        for position, reply in enumerate(replies):
             name = reply.party.name
             samples = [[exchange[position].count for exchange in of_round] for of_round in masks]
             reports = reply.read(partial(self._read, position, starts[name], samples, began_s))

@@ -68,8 +68,8 @@ class AmountLoss:
         told_N, values_N = told_N.double(), values_N.double()
         if self.kind in ("squared", "absolute"):
             return {}
-        found = {METRIC_OF[self.kind]: weighted_mean(self.of(told_N, values_N, unit=unit), weights_N)}
-        return found | ({"coverage": weighted_mean(values_N <= told_N, weights_N)} if self.kind == "pinball" else {})
+        metrics = {METRIC_OF[self.kind]: weighted_mean(self.of(told_N, values_N, unit=unit), weights_N)}
+        return metrics | ({"coverage": weighted_mean(values_N <= told_N, weights_N)} if self.kind == "pinball" else {})
 
     def constant(self, values_N: Tensor, weights_N: Tensor | None, unit: float) -> float:
         """Return the constant of least loss: mean, median, quantile, or what lies between for Huber's."""

@@ -41,13 +41,13 @@ class ShowWidths(Callback):
         if not pruned:
             return
         described = self.server.describe()
-        shown = {  # a stand-in for a lost party has no widths
+        widths_by_owner = {  # a stand-in for a lost party has no widths
             f"{name}, alpha {alpha:g}": described[name] for name, alpha in alphas.items() if described[name].widths
         }
         writer = self.tensorboard.writer
         assert writer is not None
-        if shown:
-            image_HWC = draw_widths(f"round {round_index + 1}", dict(islice(shown.items(), MOST_OWNERS)))
+        if widths_by_owner:
+            image_HWC = draw_widths(f"round {round_index + 1}", dict(islice(widths_by_owner.items(), MOST_OWNERS)))
             writer.add_image("widths", image_HWC, round_index, dataformats="HWC")
 
 

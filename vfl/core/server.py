@@ -66,10 +66,10 @@ class HeadServer:
         self.joint, self.evaluation = joint, Evaluation(joint)
         self.labels_digest = labels_digest
         self.price_list = prices = PriceList(exchanges)
-        given = ControllerContext(
+        context = ControllerContext(
             config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast
         )
-        self.assign: Assign = build_controller(given)
+        self.assign: Assign = build_controller(context)
         """Function that chooses the ratios of a round; another one can be set."""
         self._scheduled = self.assign
         self.past_ratios: Mapping[int, Mapping[str, Ratios]] = {}
@@ -158,12 +158,12 @@ class HeadServer:
         self._under_way_s = {party.name: party.under_way_s or 0.0 for party in self.roster}
         parts, head_digest = self.exchanges.start_round(round_index)
         self.assigned = self._assign(round_index, head_digest)
-        asked = [
+        replies = [
             party.ask(Message(Kind.START_ROUND, round_index, 0, (self.assigned[party.name].part(), *own)))
             for party, own in zip(self.roster, parts, strict=True)
         ]
-        for each in asked:
-            each.wait()
+        for reply in replies:
+            reply.wait()
 
     def _assign(self, round_index: int, head_digest: str | None = None) -> dict[str, RoundStart]:
         """Choose the ratios of a round, and return each party's assignment."""
@@ -175,7 +175,7 @@ class HeadServer:
             self.price_list.ask()  # a controller may ask later, which would be too late
         self.unmet = tell_unmet(self.ratios, self.unmet)
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
-        given = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
+        ratios_by_party = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
         return {
             name: RoundStart(
                 alpha=ratios.alpha,
@@ -184,16 +184,16 @@ class HeadServer:
                 head_digest=head_digest,
                 tested=tested,
             )
-            for name, ratios in with_resolutions(given, self.lightweighting, round_index).items()
+            for name, ratios in with_resolutions(ratios_by_party, self.lightweighting, round_index).items()
         }
 
     def end_round(self) -> None:
         """Collect the parties' reports; nothing else is under way then."""
         samples = self.exchanges.samples()
-        for asked in self.exchanges.end_round():
-            name = asked.party.name
+        for reply in self.exchanges.end_round():
+            name = reply.party.name
             read = partial(self.reports.read, name, self.assigned[name], samples[name], self._began_s)
-            self.ledger.record_report(name, self.reports.add(name, asked.read(read)))
+            self.ledger.record_report(name, self.reports.add(name, reply.read(read)))
 
     def evaluate(self) -> Metrics:
         """Return metrics and mean loss of the joint model on all test samples, with the parties' finished models."""
@@ -206,8 +206,8 @@ class HeadServer:
 
     def describe(self) -> dict[str, Description]:
         """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
-        asked = [party.ask(Message(Kind.DESCRIBE)) for party in self.roster]
-        return {each.party.name: each.read(Description.of) or each.party.described() for each in asked}
+        replies = [party.ask(Message(Kind.DESCRIBE)) for party in self.roster]
+        return {reply.party.name: reply.read(Description.of) or reply.party.described() for reply in replies}
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and each party's present model and costs."""

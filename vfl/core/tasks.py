@@ -143,9 +143,9 @@ class Classification:
         if self.classes > MOST_CONFUSED:
             return {}
         counts = confusion(self.predicted(predictions_NC), labels_N, self.classes, weights_N)
-        found: State = {"confusion": _numbers(counts, weights_N)}
+        values: State = {"confusion": _numbers(counts, weights_N)}
         if self.costs is None:
-            return found
+            return values
         false_positive, false_negative = self.costs
         threshold = false_positive / (false_positive + false_negative)
         chosen = (predictions_NC[:, 1].double() >= threshold).long()
@@ -154,7 +154,7 @@ class Classification:
         def cost(matrix: Tensor) -> float:
             return float((false_positive * matrix[0, 1] + false_negative * matrix[1, 0]) / matrix.sum())
 
-        found["decision"] = {
+        values["decision"] = {
             "threshold": threshold,
             "cost": cost(at),
             "cost_at_threshold": cost(counts),
@@ -164,7 +164,7 @@ class Classification:
             "recall": float(at[1, 1] / at[1].sum()) if at[1].sum() else 0.0,
             "confusion": _numbers(at, weights_N),
         }
-        return found
+        return values
 
     def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
         """Return the column in which drift shows: the second of two classes' probability, or the class predicted."""
@@ -217,8 +217,8 @@ class Regression:
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> dict[str, float]:
         """Return RMSE, MAE and R^2, and the loss and coverage of a quantile, or Huber's loss."""
         told_N = predictions_NC[:, 0]
-        found = regression_metrics(told_N, labels_N, weights_N)
-        return found | self.by.metrics(told_N, labels_N, weights_N, self.std)
+        metrics = regression_metrics(told_N, labels_N, weights_N)
+        return metrics | self.by.metrics(told_N, labels_N, weights_N, self.std)
 
     def constant(
         self, labels_N: Tensor, weights_N: Tensor | None, tests_M: Tensor, weights_M: Tensor | None

@@ -60,13 +60,13 @@ def _check_images(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
     if error is None:
         return
     channels, rows, columns = shape
-    given = f"{channels} x {rows} x {columns}"
+    size = f"{channels} x {rows} x {columns}"
     without_values = copy.deepcopy(model).to("meta")  # only shapes are computed
     if channels != 3 and _failure(without_values, (3, rows, columns)) is None:
-        raise ConfigError(f"{OPTIONS}: {name} reads images of 3 channels, not {given}; choose another model")
+        raise ConfigError(f"{OPTIONS}: {name} reads images of 3 channels, not {size}; choose another model")
     fitting = next((side for side in SIDES if _failure(without_values, (3, side, side)) is None), None)
     fix = "" if fitting is None else f" but, for example, 3 x {fitting} x {fitting}"
-    why = f"cannot read images of {given}{fix} ({one_line(error)})"
+    why = f"cannot read images of {size}{fix} ({one_line(error)})"
     raise ConfigError(f"{OPTIONS}: {name} {why}; choose other images or another model")
 
 

@@ -121,15 +121,15 @@ class Window:
 
     def stability(self, columns: Sequence[str]) -> dict[str, float]:
         """Return the stability index of each column by its name; nothing of no rows."""
-        found = self.histograms.stability(self._counted()).tolist() if len(self) else ()
-        return dict(zip(columns, found, strict=False))
+        indices = self.histograms.stability(self._counted()).tolist() if len(self) else ()
+        return dict(zip(columns, indices, strict=False))
 
     def shifted(self, columns: Sequence[str]) -> list[str]:
         """Return the columns whose index is too large, largest first."""
         if len(self) < FEWEST:
             return []
-        found = self.stability(columns)
-        return sorted((name for name, index in found.items() if index > SHIFTED), key=lambda name: -found[name])
+        indices = self.stability(columns)
+        return sorted((name for name, index in indices.items() if index > SHIFTED), key=lambda name: -indices[name])
 
 
 def _quantiles(numbers_NF: Floats) -> Floats:

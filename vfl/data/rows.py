@@ -88,12 +88,12 @@ def rows_of(name: str, data: object) -> Rows:
     """Return a user's data as rows. Raises ValueError, one line, if the data have none."""
     read, count = _reader_of(name, data)
     columns = cast(Sequence[object], tuple(getattr(cast(Any, data), "columns", ())))
-    found = Rows(name, read, torch.arange(count), columns)
-    if len(found) == 0:
+    rows = Rows(name, read, torch.arange(count), columns)
+    if len(rows) == 0:
         raise ConfigError(f"{name}: holds no sample")
-    if found.dim() < 2:
-        raise ConfigError(f"{name}: a sample needs features: expected [N, ...], got {list(found.shape)}")
-    return found
+    if rows.dim() < 2:
+        raise ConfigError(f"{name}: a sample needs features: expected [N, ...], got {list(rows.shape)}")
+    return rows
 
 
 def _reader_of(name: str, data: object) -> tuple[Callable[[Tensor], Tensor], int]:

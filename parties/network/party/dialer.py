@@ -111,25 +111,25 @@ class Dialer:
     async def _keep_dialling(self) -> None:
         """Dial until an error ends it: the server refused the party, or stayed away."""
         connected_s = self.machine.now_s()
-        pause_s, told, refused_s = FIRST_PAUSE_S, "", 0.0
+        pause_s, reported, refused_s = FIRST_PAUSE_S, "", 0.0
         while True:
             # The server may hold on to a dead process of this name for silence_s: until then a refusal may pass.
             attempt = await self._dial(patient=refused_s < 2 * self.network.silence_s)
             if self._closing:
                 return
             if attempt.joined:
-                connected_s, pause_s, told = self.machine.now_s(), FIRST_PAUSE_S, ""
+                connected_s, pause_s, reported = self.machine.now_s(), FIRST_PAUSE_S, ""
             if self.machine.now_s() - connected_s > self.network.wait_s:
                 raise PeerLost(
                     f"the server at {self.network.server} stayed away for network.wait_s = {self.network.wait_s:g} s "
                     f"({attempt.reason})"
                 )
-            if attempt.reason != told:
+            if attempt.reason != reported:
                 line = (
                     f"warning: no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
                 )
                 self.tell(self.server, line)
-                told = attempt.reason
+                reported = attempt.reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
             refused_s = refused_s + pause_s if attempt.refused else 0.0
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))

@@ -81,8 +81,8 @@ class PartyMonitor:
         elif request.kind is Kind.END_ROUND:
             self._report = RoundReport.of(reply)
         elif request.kind is Kind.EVALUATE:
-            asked = SampleRange.of(request)
-            self._give(samples.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)
+            span = SampleRange.of(request)
+            self._give(samples.held_rows(torch.arange(span.start, span.stop)), self._tested_M)
         elif request.kind is Kind.EMBED:
             self._give(party.batches[request.exchange], self._given_N)
             for callback in self.watching:
@@ -116,9 +116,9 @@ class PartyMonitor:
         if self.given["embeddings"]:
             self.console.print(f"{self.name} gave away {span}: {self._account()}")
 
-    def _give(self, rows_n: Tensor, given: Tensor) -> None:
+    def _give(self, rows_n: Tensor, taken_n: Tensor) -> None:
         self.given["embeddings"] += len(rows_n)
-        given[rows_n] = True
+        taken_n[rows_n] = True
 
     def _start_round(self, party: FeatureParty, round_index: int, ordered: RoundStart) -> None:
         tested = ordered.tested or {}
@@ -141,7 +141,7 @@ class PartyMonitor:
         self.next_round = round_index
         for earlier in range(self.config.training.local_rounds, round_index):  # trained alone, they gave none
             self._given_N[_rows_of_round(party, earlier)] = True
-        shown = {
+        columns = {
             f"alpha/{self.name}": "alpha {:g}",
             f"beta/{self.name}": "beta {:g}",
             f"uplink_bytes/{self.name}": "sent {:,.0f} B",
@@ -150,7 +150,7 @@ class PartyMonitor:
         }
         # The page HParams is the server's, as are the results; a chart of a metric that nobody tells would stay empty.
         board = TensorBoard(self.run_dir, dump_config(self.config), front_page={})
-        self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
+        self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, columns)]
         self.watching.append(self.page)
         for callback in self.watching:
             callback.on_start(self)
@@ -177,8 +177,8 @@ class PartyMonitor:
         return int(self._given_N.sum() + self._tested_M.sum())
 
     def _account(self) -> str:
-        given = self.given
-        return f"{given['embeddings']:,.0f} embeddings of {self._rows():,} of its rows, {given['bytes'] / 1e6:.2f} MB"
+        totals = self.given
+        return f"{totals['embeddings']:,.0f} embeddings of {self._rows():,} of its rows, {totals['bytes'] / 1e6:.2f} MB"
 
 
 def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:

@@ -242,10 +242,10 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
     return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
 
 
-def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -> None:
+def write_importance(path: Path, importance: ColumnImportance, names: Sequence[str]) -> None:
     """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
-    columns = names or range(len(told.lost))
-    write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
+    columns = names or range(len(importance.lost))
+    write_csv(path, [("column", "lost"), *zip(columns, importance.lost, strict=True)])
 
 
 def note_action(audit: ActionLog, dialer: Dialer, event: str, detail: str) -> None:

@@ -112,15 +112,15 @@ class Hub:
     def wait_for(self, names: tuple[str, ...], limit_s: float) -> dict[str, PartyConnection]:
         """Return all of ``names``, connected. Raises PeerLost, naming the missing, after ``limit_s``."""
         deadline_s = self.machine.now_s() + limit_s
-        told: list[str] = []
+        reported: list[str] = []
         with self._changed:
             while missing := [name for name in names if name not in self.joined()]:
-                if missing != told:
+                if missing != reported:
                     with suppress(OSError):  # for lvfl status: a full disk is no reason not to wait
-                        for name in {*missing} - {*told}:
+                        for name in {*missing} - {*reported}:
                             self.audit.note(AWAITED, Peer(name))
                     self.log(f"waiting for {', '.join(missing)}")
-                    told = missing
+                    reported = missing
                 left_s = deadline_s - self.machine.now_s()
                 if left_s <= 0:
                     raise PeerLost(f"{', '.join(missing)} did not join within network.wait_s = {limit_s:g} s")

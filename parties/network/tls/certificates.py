@@ -119,9 +119,9 @@ class Authority:
             raise ValueError(f"REQUEST: its key is {why}; make one by lvfl certs request")
         if not request.is_signature_valid:
             raise ValueError("REQUEST: is not signed with the key it names: damaged, or not from the owner of that key")
-        asked = common_name(request.subject)
-        if asked != owner.name:
-            raise ValueError(f"REQUEST: is for {asked!r}, not for {owner.name!r}")
+        requested = common_name(request.subject)
+        if requested != owner.name:
+            raise ValueError(f"REQUEST: is for {requested!r}, not for {owner.name!r}")
         asked_names, names = alternative_names(request), _values(owner.alternative_names)
         if asked_names != names:
             raise ValueError(f"REQUEST: is for {_listed(asked_names)}, not for {_listed(names)} (--host)")

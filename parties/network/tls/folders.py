@@ -148,8 +148,8 @@ def _describe_folder(folder: Path) -> list[str]:
     certificate = load_certificate("PATH", folder / CERTIFICATE)
     if not (folder / KEY).exists():  # signed from a request: the key has never left its owner
         check_signed(folder / CA, folder / CERTIFICATE)
-        told = "certificate and authority belong together; there is no key here (its owner has it)"
-        return [*_describe_certificate(certificate), told]
+        remark = "certificate and authority belong together; there is no key here (its owner has it)"
+        return [*_describe_certificate(certificate), remark]
     load_tls_files(folder / CA, folder / CERTIFICATE, folder / KEY, common_name(certificate.subject))
     return [*_describe_certificate(certificate), "key, certificate and authority belong together"]
 

@@ -134,19 +134,19 @@ class _ListFile:
 
     def _stat(self) -> tuple[int, int, int]:
         try:
-            found = self.path.stat()
+            state = self.path.stat()
         except OSError as error:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error.strerror})") from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return state.st_mtime_ns, state.st_size, state.st_ino
 
     def _read(self) -> _Content:
         try:
             content = _read_lines(_read_text(self.path), self.kind)
         except OSError as error:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error})") from None
-        found = content.entries
-        count = f"{len(found)} {self.kind.name}{'s' * (len(found) != 1)}"
-        self.log(f"{self.field}: {self.path} holds {count if found else f'no {self.kind.name}: {self.kind.empty}'}")
+        entries = content.entries
+        count = f"{len(entries)} {self.kind.name}{'s' * (len(entries) != 1)}"
+        self.log(f"{self.field}: {self.path} holds {count if entries else f'no {self.kind.name}: {self.kind.empty}'}")
         return content
 
 

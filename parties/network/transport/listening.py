@@ -23,8 +23,10 @@ def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
     host, _, port = address.rpartition(":")
     with ExitStack() as opened:
         try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            places = dict.fromkeys((family, place) for family, _, _, _, place in found)
+            addresses = socket.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            places = dict.fromkeys((family, place) for family, _, _, _, place in addresses)
             sockets = [opened.enter_context(socket.create_server(place, family=family)) for family, place in places]
         except OSError as error:
             if error.errno == errno.EADDRINUSE:

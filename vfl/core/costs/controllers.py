@@ -74,15 +74,17 @@ def with_resolutions(ratios: Mapping[str, Ratios], config: LightweightingConfig,
     }
 
 
-def chosen_ratios(what: str, given: Any, parties: Sequence[str]) -> dict[str, Ratios]:
+def chosen_ratios(what: str, ratios_by_party: Any, parties: Sequence[str]) -> dict[str, Ratios]:
     """Return the ratios by party from a user's function, which gives each as `Ratios` or (alpha, beta).
 
     Raises ConfigError, one line that begins with ``what``, for anything else.
     """
     try:
-        ratios = {party: Ratios(float(a), float(b), str((*why, "")[0])) for party, (a, b, *why) in given.items()}
+        ratios = {
+            party: Ratios(float(a), float(b), str((*why, "")[0])) for party, (a, b, *why) in ratios_by_party.items()
+        }
     except (AttributeError, TypeError, ValueError):
-        raise ConfigError(f"{what}: must return {{party: (alpha, beta)}}, returned {given!r}") from None
+        raise ConfigError(f"{what}: must return {{party: (alpha, beta)}}, returned {ratios_by_party!r}") from None
     for party, each in ratios.items():
         if party not in parties:
             raise ConfigError(f"{what}: no party is called {party!r}{nearest_name(str(party), parties)}")
@@ -145,22 +147,22 @@ class ControllerContext:
         return Choices(alphas, [beta, *(each for each in BETAS if beta < each <= beta_max)])
 
 
-def build_controller(given: ControllerContext) -> Assign:
+def build_controller(context: ControllerContext) -> Assign:
     """Return the configured controller; results of another package's are checked in every round.
 
     Raises ValueError, one line, for a controller that cannot be used, and later for anything but ratios of parties.
     """
-    name = given.config.controller
-    assign: Assign = CONTROLLERS.make(name, given)
+    name = context.config.controller
+    assign: Assign = CONTROLLERS.make(name, context)
     if name in CONTROLLERS.built_in:
         return assign
     what = f"controller {name!r}"
-    return lambda round_index, reports: chosen_ratios(what, assign(round_index, tuple(reports)), given.parties)
+    return lambda round_index, reports: chosen_ratios(what, assign(round_index, tuple(reports)), context.parties)
 
 
-def fixed(given: ControllerContext) -> Assign:
+def fixed(context: ControllerContext) -> Assign:
     """Assign the ratios that the configuration gives for each round."""
-    return scheduled(given.config.alpha, given.config.beta, given.parties)
+    return scheduled(context.config.alpha, context.config.beta, context.parties)
 
 
 class Rates(NamedTuple):
@@ -246,8 +248,8 @@ def least_pairs(
     """
     # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
     # kept by these (`Goal.possible`): `min` is never of nothing.
-    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
-    return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
+    least = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
+    return min((pairs for pairs in least if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
 
 
 def _best_pairs(
@@ -309,38 +311,38 @@ def _recent(values: Sequence[float]) -> float:
     return median_low(values[-ROUNDS_LOOKED_AT:])
 
 
-def deadline(given: ControllerContext) -> Assign:
+def deadline(context: ControllerContext) -> Assign:
     """Assign the smallest ratios with which every party keeps ``seconds_per_exchange``."""
-    wanted = given.config.seconds_per_exchange
+    wanted = context.config.seconds_per_exchange
 
     def limit_s(forecast: Forecast, rates: Mapping[str, Rates]) -> float:
         if isinstance(wanted, float):
             return wanted * forecast.work.exchanges
-        return AUTO * median_low(seconds_of(forecast, rates, dict.fromkeys(given.parties, Ratios())).values())
+        return AUTO * median_low(seconds_of(forecast, rates, dict.fromkeys(context.parties, Ratios())).values())
 
-    return lambda round_index, reports: _in_time(given, round_index, reports, limit_s)
+    return lambda round_index, reports: _in_time(context, round_index, reports, limit_s)
 
 
 def _in_time(
-    given: ControllerContext,
+    context: ControllerContext,
     round_index: int,
     reports: Reports,
     limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
 ) -> dict[str, Ratios]:
     """Choose the smallest ratios with which each party takes ``limit_s`` a round at most; the weakest at first."""
-    rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}
+    rounds = {party: [spent[party] for spent in reports if party in spent] for party in context.parties}
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
     present = {party: present_of(each) for party, each in rounds.items()}
-    choices = given.choices(round_index, present)
+    choices = context.choices(round_index, present)
     if not rates:  # before the first round, or while no party has reported one
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
-    forecast = given.forecast()
+    forecast = context.forecast()
     goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)
     limit = goal.possible(choices).limit
-    wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
+    wanted = least_pairs(forecast, rates, limit, choices, context.weigh)
     # Reason if both ratios change: the machine of a party that computes for half of its seconds, else the link.
     computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
-    chosen = _explained(goal, choices, wanted, present, given, computing)
+    chosen = _explained(goal, choices, wanted, present, context, computing)
     costs = forecast.round(chosen, present)
     predicted = {party: each.seconds(costs[party]) / forecast.work.exchanges for party, each in rates.items()}
     return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
@@ -356,12 +358,12 @@ def _explained(
     choices: Mapping[str, Choices],
     wanted: ByParty,
     present: ByParty,
-    given: ControllerContext,
+    context: ControllerContext,
     computing: Container[str],
 ) -> dict[str, Ratios]:
     """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""
     unchanged = {party: each.nearest_choice(present[party]) for party, each in choices.items()}
-    chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
+    chosen = settled(goal.possible(choices), wanted, unchanged, context.weigh)
     # By the goal itself, not by the possible limit: a party that misses it has ratios at their bounds.
     missed = goal.missed(chosen, goal.slack)
     for party, ratios in chosen.items():
@@ -389,16 +391,16 @@ def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
     return reasons | expected
 
 
-def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
+def tell_unmet(ratios: Mapping[str, Ratios], reported: Sequence[str]) -> list[str]:
     """Warn of parties that cannot meet the controller's goal, except those ``told`` of before; return all of them."""
-    unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in told]
+    unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in reported]
     if unmet:
         warnings.warn(
             f"lightweighting: {', '.join(unmet)} cannot meet the controller's goal within alpha_max and beta_max; "
             "the closest allowed ratios are used",
             stacklevel=2,
         )
-    return [*told, *unmet]
+    return [*reported, *unmet]
 
 
 def past_ratios(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:

@@ -104,8 +104,8 @@ def check_report(
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
     replays = assigned.head_digest is not None
     _check(replays == (report.head_drift is not None), f"head_drift {report.head_drift}")
-    told = f"resolution {report.resolution or 1:g} where {assigned.resolution or 1:g} was assigned"
-    _check(report.resolution == assigned.resolution, told)
+    difference = f"resolution {report.resolution or 1:g} where {assigned.resolution or 1:g} was assigned"
+    _check(report.resolution == assigned.resolution, difference)
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
     _check(report.alpha > 0 or report.refit_macs is None, f"refit_macs {report.refit_macs} of a model never pruned")
     if sum(samples):

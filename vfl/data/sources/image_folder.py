@@ -42,8 +42,10 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
     train, test = _scan(root / "train"), _scan(root / "test")
     if train.classes != test.classes:
         only = {"train": set(train.classes) - set(test.classes), "test": set(test.classes) - set(train.classes)}
-        told = "; ".join(f"{', '.join(sorted(names))} only in {split}" for split, names in only.items() if names)
-        raise ValueError(f"data.dataset.root: '{root}': train and test need the same class folders, {told}")
+        classes_by_split = "; ".join(
+            f"{', '.join(sorted(names))} only in {split}" for split, names in only.items() if names
+        )
+        raise ValueError(f"data.dataset.root: '{root}': train and test need the same class folders, {classes_by_split}")
     return Pools(_folder_pool(train.samples, image_size), _folder_pool(test.samples, image_size), tuple(train.classes))
 
 
@@ -89,8 +91,8 @@ def _warn_of_others(folder: Path, read: Sequence[str]) -> None:
     suffixes = [path.suffix.lower() for path in files if not any(map(_is_hidden, path.parts))]
     counts = Counter(suffix for suffix in suffixes if suffix not in read)
     if counts:
-        told = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(SHOWN))
-        what = f"{counts.total()} files of other formats are left out ({told}); convert pictures to .png or .jpg"
+        counted = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(SHOWN))
+        what = f"{counts.total()} files of other formats are left out ({counted}); convert pictures to .png or .jpg"
         warnings.warn(f"data.dataset.root: '{folder}': {what}", stacklevel=2)
 
 

@@ -141,12 +141,12 @@ def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
 
     def blanked(name: str, cells: Column) -> Column:
         if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
-            found = pc.is_in(pc.cast(cells, pa.float64(), safe=False), value_set=amounts)
+            is_missing = pc.is_in(pc.cast(cells, pa.float64(), safe=False), value_set=amounts)
         else:
             words = {word for word in missing if word not in kept.get(name, ())}
             words |= {f"{word}.0" for word in words if word.removeprefix("-").isdigit()}
-            found = pc.is_in(pc.cast(cells, pa.string()), value_set=pa.array(sorted(words), pa.string()))
-        return pc.if_else(found, None, cells)
+            is_missing = pc.is_in(pc.cast(cells, pa.string()), value_set=pa.array(sorted(words), pa.string()))
+        return pc.if_else(is_missing, None, cells)
 
     return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()}, block.others)
 

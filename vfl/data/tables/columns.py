@@ -111,7 +111,7 @@ def read_table(
     places: dict[str, dict[str, int]] = {name: {} for name in used}
     texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
     rows: list[npt.NDArray[np.int64]] = []
-    told = 0
+    reported_rows = 0
     keyed = [name for key in keys for name in key]
     numbers = {name for name, kind in used.items() if kind == "number" and name not in keyed}
     with open_blocks(path, [*used, *keyed], missing, numbers, kept) as blocks:
@@ -125,9 +125,9 @@ def read_table(
             for key in keys:
                 texts[key].append(key_text(path, block, key))
             rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
-            if rows[-1][-1] >= told + NOTIFY_ROWS:
-                told = int(rows[-1][-1])
-                progress(told)
+            if rows[-1][-1] >= reported_rows + NOTIFY_ROWS:
+                reported_rows = int(rows[-1][-1])
+                progress(reported_rows)
     columns: dict[str, Numbers | Categories] = {}
     for name, kind in used.items():
         values = np.concatenate(parts.pop(name))  # pop: no more than one column is in memory twice

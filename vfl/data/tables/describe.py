@@ -202,8 +202,8 @@ class ColumnSummary:
             too_many = f"{coded} and" if coded else "has"
             spoilt = self.numbers >= present // 2 and not coded and self.first_text
             cells = f"; {present - self.numbers} cells are no numbers{self._spoilt}" if spoilt else ""
-            told = f"{too_many} too many different values for a category{cells}"
-            return ("ignore", told) if many else ("category", coded)
+            reason = f"{too_many} too many different values for a category{cells}"
+            return ("ignore", reason) if many else ("category", coded)
         wrong = present - self.numbers
         return "number", f"has {wrong} cells that are no finite number{self._spoilt}" if wrong else ""
 
@@ -286,5 +286,5 @@ def _matching(cells: Column, pattern: str) -> int:
 
 
 def _first_matching(cells: Column, pattern: str) -> str:
-    found = cells.filter(pc.fill_null(pc.match_substring_regex(cells, pattern), False))
-    return found[0].as_py() if len(found) else ""
+    matches = cells.filter(pc.fill_null(pc.match_substring_regex(cells, pattern), False))
+    return matches[0].as_py() if len(matches) else ""

@@ -22,15 +22,15 @@ YAML = (".yaml", ".yml")
 
 
 def fitting_experiment(
-    values: Mapping[str, Any], given: Mapping[str, object], classes: int, rounds: int = ROUNDS
+    values: Mapping[str, Any], chosen: Mapping[str, object], classes: int, rounds: int = ROUNDS
 ) -> ExperimentConfig:
-    """Return the experiment of ``values`` with `table_settings` for its training rows; ``given`` override both.
+    """Return the experiment of ``values`` with `table_settings` for its training rows; ``chosen`` overrides both.
 
     ``classes`` is 0 where the label is an amount. Raises ValueError, one line, for settings and tables that do not fit.
     """
 
     def experiment(rows: int) -> ExperimentConfig:
-        return parse_config(lay_over({**table_settings(rows, classes, rounds), **values}, given))
+        return parse_config(lay_over({**table_settings(rows, classes, rounds), **values}, chosen))
 
     config = experiment(1)
     source = open_source(config)
@@ -50,8 +50,8 @@ def experiment_of_arguments(arguments: argparse.Namespace, use: str = "training"
     if len(tables) < 2:
         raise ConfigError(f"--table: is given once; {use} needs the tables of two or more owners")
     keys: dict[str, str] = {}
-    given: list[str] = arguments.key
-    for text in given:
+    texts: list[str] = arguments.key
+    for text in texts:
         owner, equals, column = text.partition("=")
         if equals and owner in tables:
             keys[owner] = column
@@ -61,19 +61,19 @@ def experiment_of_arguments(arguments: argparse.Namespace, use: str = "training"
 
 
 def experiment_of_python(
-    given: str | Path | Mapping[str, str | Path], overrides: Mapping[str, object]
+    source: str | Path | Mapping[str, str | Path], overrides: Mapping[str, object]
 ) -> ExperimentConfig:
     """Return the experiment of a YAML file or a shipped name, or that on tables by owner. Raises ConfigError."""
-    if isinstance(given, Mapping):
-        for owner, file in given.items():
+    if isinstance(source, Mapping):
+        for owner, file in source.items():
             if not (isinstance(cast(object, file), str | Path) and Path(file).is_file()):
                 what = f"tables by owner are {{OWNER: FILE}}, and {file!r} of {owner!r} is no file"
                 raise ConfigError(f"config: {what}; settings go into overrides")
-        return experiment_of({owner: Path(file) for owner, file in given.items()}, None, {}, overrides)
-    if not isinstance(cast(object, given), str | Path):
-        what = f"a YAML file, the name of a shipped experiment, or {{owner: FILE}}; got {type(given).__name__}"
+        return experiment_of({owner: Path(file) for owner, file in source.items()}, None, {}, overrides)
+    if not isinstance(cast(object, source), str | Path):
+        what = f"a YAML file, the name of a shipped experiment, or {{owner: FILE}}; got {type(source).__name__}"
         raise ConfigError(f"config: expected {what}; settings go into overrides")
-    return load_experiment(Path(given), overrides)
+    return load_experiment(Path(source), overrides)
 
 
 def experiment_of(
@@ -122,8 +122,10 @@ def experiment_of(
 
 def _data_of(tables: Mapping[str, Path]) -> dict[str, Any]:
     """Return the section ``data`` of owners' tables, or YAML files of their settings."""
-    given = {owner: str(file) if file.suffix in YAML else {"file": str(file)} for owner, file in tables.items()}
-    data: dict[str, Any] = lay_over({"data": {"dataset": {"kind": "tables"}, "tables": given}}, {})["data"]
+    tables_by_owner = {
+        owner: str(file) if file.suffix in YAML else {"file": str(file)} for owner, file in tables.items()
+    }
+    data: dict[str, Any] = lay_over({"data": {"dataset": {"kind": "tables"}, "tables": tables_by_owner}}, {})["data"]
     for owner, own in data["tables"].items():
         if not (isinstance(own.get("file"), str) or own.get("query")):
             raise ConfigError(f"--table: {tables[owner]}: names no file; write its table as file: FILE, or a query")

@@ -75,19 +75,19 @@ def join(
             own = unique_rows(tables[owner], configs[owner])
         known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
         wanted = tables[leader].keys[first.keys.get(owner, key_of(first))].take(pa.array(kept))
-        found = pc.index_in(wanted, value_set=known)
-        alike = _alike(wanted.filter(pc.is_null(found)), known) if found.null_count else None
+        row_of_key = pc.index_in(wanted, value_set=known)
+        alike = _alike(wanted.filter(pc.is_null(row_of_key)), known) if row_of_key.null_count else None
         hint = (
             f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}"
             if alike
             else ""
         )
-        if found.null_count == len(found) and not keep_all:
+        if row_of_key.null_count == len(row_of_key) and not keep_all:
             what = f"no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             raise TableError(f"{tables[owner].path}: {'; '.join(filter(None, [what, hint]))}")
         hints.append(hint)
-        # found: places in `own`. Where there is none, -1 picks the last element, which is the appended -1.
-        rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
+        # Places in `own`. A key without one gets -1, which picks the last element: the appended -1.
+        rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(row_of_key, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
     if not everywhere.any() and not keep_all:
         raise TableError("data.tables: no key is in the tables of all owners")
@@ -128,8 +128,8 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
         if config.label is None:
             continue  # only the label owner's match names the others, and only its keys are those of the test file
         if match.others and {owner, *match.others} != data.tables.keys():
-            whose = ", ".join(sorted({owner, *match.others}))
-            raise ValueError(f"data.tables: {paths[owner]} is a match of {whose}; run lvfl align again")
+            owners_named = ", ".join(sorted({owner, *match.others}))
+            raise ValueError(f"data.tables: {paths[owner]} is a match of {owners_named}; run lvfl align again")
         if data.test_file is not None and not match.tests(tested_rows(table, key_of(config), data.test_file)):
             raise ValueError(
                 f"data.test_file: {data.test_file} names other samples than when {paths[owner]} was made; run lvfl "
@@ -202,13 +202,13 @@ def shared_rows(joined: Joined, train: Rows, test: Rows) -> dict[str, int]:
 
 def _alike(lacking: Column, known: Column) -> tuple[int, str, str] | None:
     """Return how many keys that were not found differ from known ones in their writing alone, and one of each."""
-    found = pc.index_in(_plainly(lacking), value_set=_plainly(known))
-    places = np.flatnonzero(np.asarray(pc.is_valid(found)))
+    twins = pc.index_in(_plainly(lacking), value_set=_plainly(known))
+    places = np.flatnonzero(np.asarray(pc.is_valid(twins)))
     if not len(places):
         return None
     first = int(places[0])
-    (there,), (here,) = key_cells(known.slice(found[first].as_py(), 1)), key_cells(lacking.slice(first, 1))
-    return len(places), " ".join(there), " ".join(here)
+    (known_cells,), (own_cells,) = key_cells(known.slice(twins[first].as_py(), 1)), key_cells(lacking.slice(first, 1))
+    return len(places), " ".join(known_cells), " ".join(own_cells)
 
 
 def _plainly(keys: Column) -> Column:
