@@ -370,7 +370,7 @@ def labels_of(y: Any) -> NDArray[Any]:
 
 
 def places(keys: Column, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the index among ``found`` keys of every key [N]."""
+    """Return, for every key [N], its index among ``names``."""
     return np.asarray(pc.index_in(keys, value_set=pa.array(names, pa.string()))).astype(np.int64)
 
 

@@ -78,7 +78,7 @@ def encode(numbers: NDArray[np.int8]) -> bytes:
     model = _fitted(symbols, lowest)
     coder = cast(_Coder, _streams.stack.AnsCoder())
     lines = symbols.T if model.axis == _COLUMNS else symbols
-    for each in reversed(range(len(model.weights))):
+    for each in reversed(range(len(model.weights))):  # the coder is a stack: class 0 goes in last, and comes out first
         coder.encode_reverse(lines[model.class_of == each].ravel(), _distribution(model.weights[each]))
     classes, numbers_of = model.weights.shape
     fixed = np.array([model.axis, classes, lowest & 0xFF, numbers_of - 1], np.uint8)
@@ -142,11 +142,14 @@ def _histograms(symbols: NDArray[np.int32], count: int) -> NDArray[np.float32]:
 def _classified(histograms: NDArray[np.float32], classes: int) -> tuple[_Integers, NDArray[np.float32]]:
     """Return every line's class, and the classes' histograms: like k-means, with code lengths for distances."""
     lines, count = histograms.shape
+    # Embeddings' columns and gradients' rows differ in scale rather than shape. So the first classes are of lines of
+    # similar spread around the commonest symbol, equally many in each.
     middle = int(histograms.sum(axis=0).argmax())
     from_middle = np.array([abs(symbol - middle) for symbol in range(count)], np.float32)
     class_of = np.empty(lines, np.int64)
     class_of[np.argsort((histograms * from_middle).sum(axis=1))] = np.arange(lines) * classes // lines
     for _ in range(REFINEMENTS):
+        # Half a count more: a symbol that a class lacks is then dear to a line, but not impossible.
         smoothed = _totals(histograms, class_of, classes) + np.float32(0.5)
         lengths = np.log2(smoothed.sum(axis=1, keepdims=True)) - np.log2(smoothed)
         class_of = np.einsum("ls,cs->lc", histograms, lengths).argmin(axis=1)
@@ -161,16 +164,17 @@ def _totals(histograms: NDArray[np.float32], class_of: _Integers, classes: int) 
 def _as_sent(totals: NDArray[np.float32]) -> _Integers:
     """Return the weights of histograms as sent; every symbol that occurs has a weight."""
     largest = float(_WEIGHTS[-1])
+    # The commonest symbol must not exceed the largest weight; the smallest weight stands for one count or more.
     wanted = totals.astype(np.float64) * min(_SCALE, largest / float(totals.max()))
     above = np.searchsorted(_WEIGHTS, wanted).clip(1, len(_WEIGHTS) - 1)
     nearest = above - (wanted - _WEIGHTS[above - 1] < _WEIGHTS[above] - wanted)
-    return np.where(totals > 0, nearest.clip(1), 0)
+    return np.where(totals > 0, nearest.clip(1), 0)  # a symbol without a weight could not be coded
 
 
 def _bits(totals: NDArray[np.float32], sent: _Integers) -> float:
     """Return the bits of all symbols under the weights, plus those of the weights."""
     weights = _WEIGHTS[sent]
-    lengths = np.log2(weights.sum(axis=1, keepdims=True)) - np.log2(weights.clip(1))  # 0 has no symbol
+    lengths = np.log2(weights.sum(axis=1, keepdims=True)) - np.log2(weights.clip(1))  # no symbol has weight 0
     return float((totals * lengths).sum()) + sent.size * _WEIGHT_BITS
 
 
@@ -182,6 +186,7 @@ def _distribution(sent: _Integers) -> object:
 
 def _read_model(body: _Bytes, rows: int, columns: int) -> tuple[_Model, _Bytes]:
     """Return the model, and the bytes of the words after it."""
+    # The body comes from a peer. Each length is checked before it is used, and every byte has one meaning only.
     if len(body) < _FIXED:
         raise CodecError("coded frame is cut short")
     axis, classes, lowest, highest = (int(each) for each in body[:_FIXED])

@@ -62,7 +62,9 @@ class RowByRow:
             return self._compute([tensor.clone() for tensor in inputs])
         start, results = 0, list[Tensor]()
         while start < len(inputs[0]):
+            # The largest size with the bits of single rows. Few sizes, so that few have to be tried.
             size = next((size for size in SIZES if self._is_same(size, len(inputs[0]) - start)), 1)
+            # A copy begins at an aligned address, as the probes did: the order of a kernel's sums depends on it too.
             results.append(self._compute([tensor[start : start + size].clone() for tensor in inputs]))
             start += size
         return torch.cat(results) if len(results) > 1 else results[0]
@@ -74,7 +76,7 @@ class RowByRow:
         if size > rows:
             return False
         if size not in self._same:
-            if not self._same:
+            if not self._same:  # at the first need: single rows are quicker in PyTorch's own layers
                 _split_rows(self._model, self._forward)
             probes = self._probes(size)
             self._same[size] = torch.equal(self._compute(probes), each_alone(self._compute, probes))
@@ -87,6 +89,7 @@ class _RowMatrices(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         if len(input) == 1 or input.dim() != 2:
             return super().forward(input)
+        # A product of B rows may share sums among them; B products of one row cannot. The weights are not copied.
         weight_BIO = self.weight.t().expand(len(input), -1, -1)
         if cast(Tensor | None, self.bias) is None:
             return torch.bmm(input.unsqueeze(1), weight_BIO).squeeze(1)
@@ -100,7 +103,7 @@ class _RowVectors(nn.Linear):
         if len(input) == 1 or input.dim() != 2:
             return super().forward(input)
         width, weight_OI, bias_O = input.shape[1], self.weight, cast(Tensor | None, self.bias)
-        # Each begins as memory does that is a row's own.
+        # Each row begins at a multiple of 64 bytes, as memory of its own would.
         rows_BI = input.new_empty(len(input), -(-width // ALIGNED) * ALIGNED)[:, :width].copy_(input)
         if bias_O is None:
             return torch.stack([torch.mv(weight_OI, row_I) for row_I in rows_BI.unbind()])
@@ -122,8 +125,8 @@ def _split_rows(model: nn.Module, forward: Callable[..., Tensor]) -> None:
     for layer in model.modules():
         if type(layer) is nn.Linear and layer.weight.numel() <= MOST_WEIGHTS:
             probe_BI = torch.randn(SIZES[0], layer.weight.shape[1], generator=draw).to(layer.weight)
-            layer.__class__ = _EachRow
+            layer.__class__ = _EachRow  # a change of class keeps parameters, hooks and the place in the model
             alone_BO = forward(layer, probe_BI)
-            for layer.__class__ in (_RowMatrices, _RowVectors, _EachRow):
+            for layer.__class__ in (_RowMatrices, _RowVectors, _EachRow):  # quickest first; the last has these bits
                 if torch.equal(forward(layer, probe_BI), alone_BO):
                     break

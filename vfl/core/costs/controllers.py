@@ -392,7 +392,7 @@ def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
 
 
 def tell_unmet(ratios: Mapping[str, Ratios], reported: Sequence[str]) -> list[str]:
-    """Warn of parties that cannot meet the controller's goal, except those ``told`` of before; return all of them."""
+    """Warn of parties that cannot meet the controller's goal, except those ``reported`` before; return all of them."""
     unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in reported]
     if unmet:
         warnings.warn(
