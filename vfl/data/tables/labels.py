@@ -60,8 +60,8 @@ def read_labels(
     if len(used) > max(FEW_CLASSES, len(rows) / FEW_ROWS):
         what = f"has {len(used)} classes in {len(rows)} rows"
         warnings.warn(f"{where}: {what}; is it an amount? then set task: regression", stacklevel=3)
-    _tell_rare(where, column.names, np.bincount(column.codes[rows], minlength=len(column.names)))
-    spelt = _spelt(where, used)
+    _warn_of_rare_classes(where, column.names, np.bincount(column.codes[rows], minlength=len(column.names)))
+    spelt = _class_of_names(where, used)
     classes = positive_last(tuple(dict.fromkeys(spelt.values())), positive)
     places = {name: classes.index(spelling) for name, spelling in spelt.items()}
     # By the column's code. Names that only rows outside the samples have get 0, which nothing looks up.
@@ -69,7 +69,7 @@ def read_labels(
     return torch.from_numpy(index[column.codes[rows]]), classes
 
 
-def _tell_rare(where: str, names: Sequence[str], counts: Rows) -> None:
+def _warn_of_rare_classes(where: str, names: Sequence[str], counts: Rows) -> None:
     """Warn of classes of few rows among many: a slip makes a class of its own, and of two classes three."""
     rare = [(name, count) for name, count in zip(names, counts, strict=True) if 0 < count < FEW_ROWS]
     if not rare or counts.sum() < MANY_ROWS:
@@ -112,10 +112,10 @@ def positive_last(
 
 def classes_called(name: str, classes: Sequence[str]) -> list[str]:
     """Return the class with this spelling, else the classes of the same number or word."""
-    return [each for each in classes if each == name] or [each for each in classes if _is_one(each, name)]
+    return [each for each in classes if each == name] or [each for each in classes if _is_same_class(each, name)]
 
 
-def _is_one(name: str, positive: str) -> bool:
+def _is_same_class(name: str, positive: str) -> bool:
     return spell(positive) in (spell(name), YAML_WORDS.get(name.lower()))
 
 
@@ -125,12 +125,14 @@ def count_classes(names: Collection[str]) -> int:
     return len(names if None in numbers or any(map(CODE.match, names)) else numbers)
 
 
-def _spelt(where: str, names: Sequence[str]) -> Mapping[str, str]:
+def _class_of_names(where: str, names: Sequence[str]) -> Mapping[str, str]:
     """Return the class of every name, in the classes' order; numbers and booleans are compared as such."""
+    # If one name is no number, all are compared as words. If one is a code such as 007, all are
+    # codes, and 7 is another class. Else two spellings of a number are one class, called by its shortest spelling.
     numbers = {name: _number(name) for name in names}
     if None in numbers.values():
         ordered = sorted(names, key=lambda name: (spell(name), name))
-        first = {spell(name): name for name in reversed(ordered)}
+        first = {spell(name): name for name in reversed(ordered)}  # of equal spellings the first one stays
         counts = Counter(map(spell, ordered))
         alike = [name for name in ordered if counts[spell(name)] > 1]
         tell_alike(where, alike, "are one value and so one class, {!r}")
@@ -154,7 +156,7 @@ def _number(name: str) -> Decimal | None:
 
 
 def tell_alike(
-    where: str, names: Sequence[str], told: str = "are different classes; write them alike if they are one"
+    where: str, names: Sequence[str], remark: str = "are different classes; write them alike if they are one"
 ) -> None:
     """Warn of names that are the same number, or differ in case and spaces only."""
     alike: dict[object, list[str]] = {}
@@ -162,7 +164,7 @@ def tell_alike(
         number = _number(name)
         alike.setdefault(" ".join(name.casefold().split()) if number is None else number, []).append(name)
     for several in (each for each in alike.values() if len(each) > 1):
-        warnings.warn(f"{where}: {' and '.join(map(repr, several))} {told.format(several[0])}", stacklevel=4)
+        warnings.warn(f"{where}: {' and '.join(map(repr, several))} {remark.format(several[0])}", stacklevel=4)
 
 
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:
@@ -173,13 +175,13 @@ def refuse_copies(table: Table, label: str, rows: Rows) -> None:
         if name == label:
             continue
         where = f"{table.path}: column {name!r}"
-        if _same(wanted, column, rows):
+        if _is_copy(wanted, column, rows):
             raise TableError(f"{where} is the label {label!r} under another name; make it ignore")
-        if several and _tells(_places(wanted, rows), column, rows):
+        if several and _determines_class(_places(wanted, rows), column, rows):
             warnings.warn(f"{where} determines the label {label!r} in every row; is it known beforehand?", stacklevel=3)
 
 
-def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:
+def _is_copy(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:
     """Return whether the cells are equal; whole numbers also equal their text."""
     if isinstance(label, Numbers):
         return isinstance(column, Numbers) and np.array_equal(column.values[rows], label.values[rows])
@@ -189,17 +191,19 @@ def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows)
     return _texts(label, of_class) == _texts(column, of_class)
 
 
-def _tells(classes: Rows, column: Numbers | Categories, rows: Rows) -> bool:
+def _determines_class(classes: Rows, column: Numbers | Categories, rows: Rows) -> bool:
     """Return whether the column determines each row's class: by category, or by thresholds of its numbers."""
     places = _places(column, rows)  # NaN is the last of the numbers
     if _one_for_one(classes, places):
         return True
+    # Thresholds can part the classes only if each takes one stretch of the values in their order.
     order = np.argsort(places, kind="stable")
     classes, places = classes[order], places[order]
-    # In the order of values: where the class changes, a stretch of values that stand for it ends.
+    # Where the class changes a stretch begins. If the value has not changed with it, the value has two classes.
     starts = np.append(True, classes[1:] != classes[:-1])
     if (starts[1:] & (places[1:] == places[:-1])).any():
         return False
+    # Few rows can fit by chance, and an id fits always: each value needs some rows of its class.
     rows_of = np.bincount(classes)
     if isinstance(column, Numbers):
         missing = int(np.isnan(column.values[rows]).sum())
