@@ -1,6 +1,6 @@
 """Status of a run from the files of its folder, on any side, during the training or afterwards. Needs no PyTorch.
 
-A run's folder tells of the whole run, a party's own folder of that party, and ``processes`` below a run's of both.
+A run's folder shows the run, a party's own folder that party, and ``processes`` below a run's folder both.
 """
 
 import fcntl

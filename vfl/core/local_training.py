@@ -1,4 +1,4 @@
-"""Rounds that parties train alone, before they meet or in place of it (``training.local_rounds``): the server's side.
+"""Rounds that parties train alone, before they meet or instead of it (``training.local_rounds``): the server's side.
 
 A party trains its feature model and its own classifier on the labels that it holds: no embedding, head or gradient
 travels. One order has the ratios of all rounds up to the next at which the parties meet, for a test or a checkpoint;

@@ -3,7 +3,7 @@
 Kernels order their sums by the number of rows and by how a row lies in memory: on some processors a row's last bits
 depend on its place in a batch, also in one of fixed size. `RowByRow` computes many rows at once where they have the
 bits of each alone: its linear layers multiply each row as a matrix or a vector of its own. What has these bits, and
-whether the whole model has in a batch of some size, is tried with probes; what differs is computed row by row.
+whether the complete model has in a batch of some size, is tried with probes; what differs is computed row by row.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The samples that one holder (the whole dataset, or one party) has: ids, features, perhaps labels and owners."""
+"""The samples that one holder (the complete data set, or one party) has: ids, features, perhaps labels and owners."""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 

@@ -1,1 +1,1 @@
-"""The server's process: who is let in, orders and answers, training in sessions."""
+"""The server's process: admission of parties, orders and answers, training in sessions."""

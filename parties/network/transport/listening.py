@@ -40,7 +40,7 @@ def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
 
 
 class Bounded(socket.socket):
-    """Listens in place of another socket, and hangs up on who comes while ``most`` connections of ``held`` are open.
+    """Listens instead of another socket. While ``most`` connections of ``held`` are open, it hangs up on new ones.
 
     What waits for its handshakes counts as well: descriptors stay free for others, whoever comes. A spare one lets it
     hang up where none is left, which asyncio would log a thousand times a second.

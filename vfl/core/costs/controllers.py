@@ -123,7 +123,7 @@ class ControllerContext:
     config: LightweightingConfig
     parties: Sequence[str]
     rounds: int
-    """Number of rounds of the whole run."""
+    """Number of rounds of the run."""
     forecast: Callable[[], Forecast]
     """Returns the cost forecast; the first call in a run asks the parties for their models' costs."""
 

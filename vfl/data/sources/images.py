@@ -65,7 +65,7 @@ class ImageGrid(PooledSource):
 class Standardisation(Preparation):
     """Subtracts the mean of the training images and divides by their standard deviation, per channel, in float32.
 
-    Both are one party's own: they come from its training features alone, never from another party or test samples.
+    Both are one party's own: they come only from its training features, never from another party or test samples.
     Raises ValueError if there is nothing to measure.
     """
 

@@ -251,7 +251,7 @@ def _csv_blocks(
                 if RAGGED.match(str(error)) or not parsed:
                     raise
             # A cell is no number, or has to be stripped first: from its block on, which is the same bytes in a second
-            # reading, all cells are text. So errors can tell cell and row.
+            # reading, all cells are text. So errors can name cell and row.
     except ArrowInvalid as error:
         if "straddling object" in str(error):
             long = f"a row is longer than {read.block_size >> 20} MB"

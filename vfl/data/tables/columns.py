@@ -169,7 +169,7 @@ def _no_number(where: str, block: Block, name: str, cells: Column) -> TableError
     if re.match(WRITTEN, cell):  # not to be taken as missing: such cells are a column's largest values
         mark = next((each for each in ",'" if re.match(GROUPED % each, cell)), None)
         out = "" if mark is None else f", or set {OWNER}.thousands={json.dumps(mark)}"
-        return TableError(f"{where}: {cell[:40]!r} is no number; write digits and a decimal point alone: 1234.5{out}")
+        return TableError(f"{where}: {cell[:40]!r} is no number; write only digits and a decimal point: 1234.5{out}")
     return TableError(
         f"{where}: {cell[:40]!r} is no number; name it under {OWNER}.missing, or make the column a category or ignore"
     )

@@ -201,7 +201,7 @@ def shared_rows(joined: Joined, train: Rows, test: Rows) -> dict[str, int]:
 
 
 def _alike(lacking: Column, known: Column) -> tuple[int, str, str] | None:
-    """Return how many keys that were not found differ from known ones in their writing alone, and one of each."""
+    """Return how many keys that were not found differ from known ones only in spelling, and one of each."""
     twins = pc.index_in(_plainly(lacking), value_set=_plainly(known))
     places = np.flatnonzero(np.asarray(pc.is_valid(twins)))
     if not len(places):

@@ -34,7 +34,7 @@ def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
 def test_groups(groups: npt.NDArray[np.str_], share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
     """Return a seeded mask, bool [N], of whole groups that hold at least ``share`` of N samples; not all groups.
 
-    A group's place in the draw depends on its name alone, so that owners who hold the same groups agree without
+    A group's place in the draw depends only on its name, so that owners who hold the same groups agree without
     exchange. Raises TableError for fewer than two groups.
     """
     names, codes = np.unique(groups, return_inverse=True)
