@@ -42,8 +42,8 @@ def split_data(config: ExperimentConfig, kept: Mapping[str, State] = MappingProx
 def conceal_ids(split: Split, secret: bytes) -> Split:
     """Give all samples new ids, drawn from the secret, and sort them by these ids.
 
-    Positions in a data set reveal labels: a folder of images is listed class by class. Without the secret (32 bytes) the
-    new ids and order reveal nothing; with it the same split results again.
+    Positions in a data set reveal labels: a folder of images is listed class by class. Without the secret (32 bytes)
+    the new ids and order reveal nothing; with it the same split results again.
     """
     parties = tuple(
         PartyData(part.party, _renumbered(part.train, secret), _renumbered(part.test, secret)) for part in split.parties
