@@ -56,6 +56,8 @@ MODELS = {
     "members": lambda: MemberHeads([MLP(6, [40], 3), MLP(6, [40], 3)], [12]),
     "table": lambda: table_model(0.5),
     "odd table": lambda: table_model(0.31),
+    "linear path": lambda: TableMLP(ModelSpec(TableFeatures("table", (13,), (5, 7)), 16, linear_path=True)),
+    "head with a linear path": lambda: PlaceholderMLP(13, [32], 2, linear_path=True),
     "without bias": lambda: torch.nn.Sequential(torch.nn.Linear(13, 96, bias=False), torch.nn.ReLU()),
 }
 

@@ -1,7 +1,7 @@
 """Settings of one owner's table (``data.tables.OWNER``), and the defaults that Python's estimators start from.
 
-The defaults were chosen on the flights' validation and test days and on seeds of scikit-learn's small tables that no
-result uses (docs/results/tables/README.md#members).
+The defaults were chosen on the flights' validation and test days, on seeds of scikit-learn's small tables that no
+result uses (docs/results/tables/README.md#members), and on half of 49 small tables (#small-tables there).
 """
 
 import math
@@ -184,6 +184,12 @@ PASSES = 4
 """Least number of passes over the training rows in ten rounds."""
 STEPS = 1000
 """Least number of exchanges in ten rounds; small tables need more passes."""
+SMALL = 5_000
+"""Training rows up to which a table of few classes or an amount is small: it is learned by heart."""
+STEPS_OF_SMALL = 300
+"""Number of exchanges in ten rounds there."""
+MEMBERS_OF_SMALL = 4
+"""Members there, each with the embedding of one model."""
 LARGEST_BATCH = 1024
 SMALLEST_BATCH = 16
 BATCHES = 16
@@ -198,16 +204,19 @@ WIDEST = 64
 """Largest number of an embedding's numbers; messages grow with them."""
 
 
-def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS) -> dict[str, Any]:
+def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS, *, one_model: bool = False) -> dict[str, Any]:
     """Return the settings of an experiment on tables of ``rows`` training rows, without its data.
 
     ``classes`` is 0 where the label is an amount; many need wider models (docs/results/tables/README.md#many-classes).
-    More than ten rounds train longer, each as long as one of ten. The learning rate falls to 0 as half a cosine wave
-    (Loshchilov and Hutter, ICLR 2017, without restarts).
+    ``one_model``: no members and no linear path, for models or losses that go without. More than ten rounds train
+    longer, each as long as one of ten. The learning rate falls to 0 as half a cosine wave (Loshchilov and Hutter, ICLR
+    2017, without restarts).
     """
     fitting = 2 ** int(math.log2(max(1, rows // BATCHES)))
     batch = max(2, min(rows, LARGEST_BATCH, max(SMALLEST_BATCH, fitting)))
-    steps = max(STEPS, PASSES * (rows // batch))
+    small = rows <= SMALL and classes <= MANY_CLASSES and not one_model
+    steps = max(STEPS_OF_SMALL if small else STEPS, PASSES * (rows // batch))
+    members = MEMBERS_OF_SMALL if small else 1
     embedding, hidden, width, decay = FEW
     if classes > MANY_CLASSES:
         embedding = min(classes, WIDEST)
@@ -215,8 +224,10 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS) -> dict[st
     rates = {each: RATE * (1 + math.cos(math.pi * (each + 0.5) / rounds)) / 2 for each in range(rounds)}
     return {
         "models": {
-            "feature": {"kind": "mlp", "width": width, "embedding_size": embedding, "dropout": 0.2},
+            "feature": {"kind": "mlp", "width": width, "embedding_size": members * embedding, "dropout": 0.2},
             "head": {"hidden": [hidden]},
+            "members": members,
+            "linear_path": small,
         },
         "training": {
             "rounds": rounds,

@@ -269,12 +269,13 @@ def main() -> None:
     parser.add_argument("keel", type=Path)
     parser.add_argument("pydataset", type=Path)
     parser.add_argument("--arms", nargs="*", default=["today"])
+    parser.add_argument("--tables", nargs="*", default=tables_of("choosing"))
     parser.add_argument("--splits", type=int, nargs="*", default=SPLITS["choosing"])
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for split in given.splits:
-        for name in tables_of("choosing"):
+        for name in given.tables:
             known = {(row["table"], row["arm"], row["split"]) for row in rows_of(given.rows)}
             wanted = [arm for arm in given.arms if (name, arm, str(split)) not in known]
             if not wanted:

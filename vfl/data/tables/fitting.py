@@ -21,16 +21,29 @@ YAML = (".yaml", ".yml")
 """Endings of the files in which ``lvfl describe`` writes an owner's settings."""
 
 
+OWN_SHAPE = re.compile(r"models(\.members|\.parties\b.*|\.feature(\.(kind|embedding_size))?)?")
+"""Settings of a user who shapes the models, to which members and a linear path need not fit."""
+
+
 def fitting_experiment(
-    values: Mapping[str, Any], chosen: Mapping[str, object], classes: int, rounds: int = ROUNDS
+    values: Mapping[str, Any],
+    chosen: Mapping[str, object],
+    classes: int,
+    rounds: int = ROUNDS,
+    *,
+    one_model: bool = False,
 ) -> ExperimentConfig:
     """Return the experiment of ``values`` with `table_settings` for its training rows; ``chosen`` overrides both.
 
-    ``classes`` is 0 where the label is an amount. Raises ValueError, one line, for settings and tables that do not fit.
+    ``classes`` is 0 where the label is an amount. ``one_model`` goes without members. Raises ValueError, one line, for
+    settings and tables that do not fit.
     """
+    # With training.start_from the estimators give the shape of the earlier models, whatever that is.
+    one_model |= "training.start_from" not in chosen and any(map(OWN_SHAPE.fullmatch, chosen))
 
     def experiment(rows: int) -> ExperimentConfig:
-        return parse_config(lay_over({**table_settings(rows, classes, rounds), **values}, chosen))
+        fitting = table_settings(rows, classes, rounds, one_model=one_model)
+        return parse_config(lay_over({**fitting, **values}, chosen))
 
     config = experiment(1)
     source = open_source(config)
