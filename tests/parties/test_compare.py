@@ -134,8 +134,9 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
     fitted = kind(**quick).fit({"bank": rows[["a"]], "shop": rows[["a"]]}, labels).run_.config
     for config in (proposed, fitted):
         feature = config.models.feature
-        assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (32, 0.25))
-        assert (config.models.members, config.models.linear_path) == ((1, False) if wide else (4, True))
+        members = 1 if wide or task else 4
+        assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (8 * members, 0.25))
+        assert (config.models.members, config.models.linear_path) == (members, not wide)
         assert config.models.head.hidden == ((4 * wide,) if wide else (16,))
         assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
 

@@ -184,12 +184,12 @@ PASSES = 4
 """Least number of passes over the training rows in ten rounds."""
 STEPS = 1000
 """Least number of exchanges in ten rounds; small tables need more passes."""
-SMALL = 5_000
-"""Training rows up to which a table of few classes or an amount is small: it is learned by heart."""
-STEPS_OF_SMALL = 300
-"""Number of exchanges in ten rounds there."""
-MEMBERS_OF_SMALL = 4
-"""Members there, each with the embedding of one model."""
+LINEAR_ROWS = 20_000
+"""Training rows up to which models have a linear path, unless classes are many."""
+LEARNED_BY_HEART = 5_000
+"""Training rows up to which `STEPS` learn few classes by heart; amounts need them."""
+FEW_STEPS, MEMBERS = 300, 4
+"""Exchanges in ten rounds, and members, there; each member has the embedding of one model."""
 LARGEST_BATCH = 1024
 SMALLEST_BATCH = 16
 BATCHES = 16
@@ -214,9 +214,10 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS, *, one_mod
     """
     fitting = 2 ** int(math.log2(max(1, rows // BATCHES)))
     batch = max(2, min(rows, LARGEST_BATCH, max(SMALLEST_BATCH, fitting)))
-    small = rows <= SMALL and classes <= MANY_CLASSES and not one_model
-    steps = max(STEPS_OF_SMALL if small else STEPS, PASSES * (rows // batch))
-    members = MEMBERS_OF_SMALL if small else 1
+    linear_path = rows <= LINEAR_ROWS and classes <= MANY_CLASSES and not one_model
+    few_steps = linear_path and classes > 0 and rows <= LEARNED_BY_HEART
+    steps = max(FEW_STEPS if few_steps else STEPS, PASSES * (rows // batch))
+    members = MEMBERS if few_steps else 1
     embedding, hidden, width, decay = FEW
     if classes > MANY_CLASSES:
         embedding = min(classes, WIDEST)
@@ -227,7 +228,7 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS, *, one_mod
             "feature": {"kind": "mlp", "width": width, "embedding_size": members * embedding, "dropout": 0.2},
             "head": {"hidden": [hidden]},
             "members": members,
-            "linear_path": small,
+            "linear_path": linear_path,
         },
         "training": {
             "rounds": rounds,
