@@ -23,6 +23,7 @@ from vfl.console import OneLineParser
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification
 from vfl.data.source import open_source
+from vfl.data.tables.fitting import fitting_experiment
 from vfl.data.tables.source import Tables
 from vfl.messages.control import MOST_DRAWS
 from vfl.runs.runtime import start_runtime
@@ -139,6 +140,24 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
         assert (config.models.members, config.models.linear_path) == (members, not wide)
         assert config.models.head.hidden == ((4 * wide,) if wide else (16,))
         assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (4, 32, True)),
+        ({"models.feature.width": 0.5}, (4, 32, True)),
+        ({"models.feature.embedding_size": 6}, (1, 6, False)),
+        ({"models.members": 2}, (2, 8, False)),
+        ({"models.feature": {"kind": "mlp", "embedding_size": 5}}, (1, 5, False)),
+        ({"models.parties.party_1.embedding_size": 3}, (1, 8, False)),
+        ({"models.parties": {"party_1": {"kind": "mlp", "embedding_size": 3}}}, (1, 8, False)),
+    ],
+)
+def test_who_shapes_the_models_gets_one_without_a_linear_path(given: dict[str, Any], expected: tuple[int, int, bool]):
+    values = {"name": "shaped", "data": {"dataset": {"kind": "digits"}}}
+    models = fitting_experiment(values, given, 2).models
+    assert (models.members, models.feature.embedding_size, models.linear_path) == expected
 
 
 @pytest.mark.filterwarnings("ignore")  # of rows without a counterpart, in either's words
