@@ -262,9 +262,8 @@ class _Vertical(BaseEstimator):
         values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
         classes = getattr(self, "classes_", ())  # none where the label is an amount
         with in_own_words(str(folder)):
-            given = {**chosen, **with_names(self.settings)}
-            one_model = callable(self.loss)  # it knows of no members
-            config = fitting_experiment(values, given, len(classes), self.rounds, one_model=one_model)
+            given, own_loss = {**chosen, **with_names(self.settings)}, callable(self.loss)
+            config = fitting_experiment(values, given, len(classes), self.rounds, one_model=own_loss)
         config = with_own_models(by_code(config, [*map(str, classes)]))
         check_given(config, "tables", self._task)
         console = ShowConsole() if self.verbose else Console(quiet=True)
