@@ -7,7 +7,7 @@ import pytest
 
 from vfl.__main__ import COMMANDS, REMOVED_COMMANDS, parse_arguments
 from vfl.config import ConfigError, load_config, parse_config
-from vfl.config.removed import REMOVED, Removed
+from vfl.config.experiment import REMOVED, Removed
 
 
 @pytest.mark.parametrize("removed", REMOVED, ids=lambda each: f"{each.key}={each.value}")

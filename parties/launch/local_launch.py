@@ -131,10 +131,11 @@ def agreeing(configs: Mapping[str, ExperimentConfig], agreed: Mapping[str, objec
 
 def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
     """Return a run's experiment and the folder of its processes. Raises ConfigError if it was trained otherwise."""
-    config, folder = read_checkpoint(Run(run_dir)).config, run_dir / PROCESSES
+    run, folder = Run(run_dir), run_dir / PROCESSES
+    read_checkpoint(run)
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
-    return config, folder
+    return run.config, folder
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:

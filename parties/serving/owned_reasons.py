@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vfl.base.errors import one_line
-from vfl.core.party import FeatureParty
+from vfl.core.finished_party import FinishedParty
 from vfl.data.samples import Samples
 from vfl.messages.control import Explained
 from vfl.messages.keys import Found, read_keys
@@ -67,7 +67,7 @@ class ExplainedKeys:
 class OwnedReasons:
     """Answers OFFER, EXPLAIN and ATTRIBUTE for one model."""
 
-    party: FeatureParty
+    party: FinishedParty
     take: Callable[[int], Found | None]
     """Counts keys; returns why the owner does not agree to answer for them, if so."""
     hashed: bool

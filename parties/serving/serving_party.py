@@ -20,10 +20,11 @@ import torch
 from rich.console import Console
 
 from vfl.base.errors import one_line
+from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.core.build import feature_config
-from vfl.core.party import FeatureParty
+from vfl.core.finished_party import FinishedParty
 from vfl.core.row_by_row import is_light
 from vfl.data.drift import DRIFT
 from vfl.data.samples import Samples
@@ -114,7 +115,7 @@ class ServedTable:
         self._thread.start()
         self.log(f"{self.path}: {len(self._raw)} rows to be scored")
 
-    def rows_for(self, party: FeatureParty) -> ServedRows:
+    def rows_for(self, party: FinishedParty) -> ServedRows:
         """Return the present rows as the party's model takes them."""
         with self._lock:
             raw = self._raw
@@ -127,7 +128,7 @@ class ServedTable:
                 self._prepared = (party, raw), rows
             return self._prepared[1]
 
-    def prepared_for(self, party: FeatureParty) -> bool:
+    def prepared_for(self, party: FinishedParty) -> bool:
         """Return whether the present rows are prepared for the party's model already."""
         return self._prepared is not None and self._prepared[0] == (party, self._raw)
 
@@ -208,7 +209,9 @@ class NotServing:
 class ServingParty:
     """Answers for the rows of a table with the model of one checkpoint."""
 
-    party: FeatureParty
+    party: FinishedParty
+    macs: int
+    """Multiply-accumulates of a row."""
     table: ServedTable
     allowance: Allowance
     refused: Callable[[str], None]
@@ -224,7 +227,7 @@ class ServingParty:
     def is_light(self, request: Message) -> bool:
         """Return whether the answer takes less than handing the request to another thread."""
         keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
-        return request.kind is Kind.LOOK_UP and is_light(self.party.macs, keys) and self.table.prepared_for(self.party)
+        return request.kind is Kind.LOOK_UP and is_light(self.macs, keys) and self.table.prepared_for(self.party)
 
     def handle(self, request: Message) -> Message:
         """Answer LOOK_UP and what asks for reasons. Raises MessageError for anything else."""
@@ -285,7 +288,7 @@ class ServedModels:
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
     explained: ExplainedKeys
-    _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
+    _kept: dict[tuple[int, str], FinishedParty] = field(default_factory=dict[tuple[int, str], FinishedParty])
 
     def serve(self, restore: Restore) -> ServingParty:
         """Return a party that answers from this checkpoint. Raises ValueError where the party has another one."""
@@ -295,8 +298,9 @@ class ServedModels:
             party = self._kept[which] = _finished(self.run_dir, self.config, restore)
             party.tells, party.on_reasons = self.config.network.consent.reasons, self.explained.keep
             party.column_names = self.explained.file.names
-        hashed = self.config.serving.key_secret is not None
-        return ServingParty(self._kept[which], self.table, self.allowance, self.refused, hashed)
+        party, hashed = self._kept[which], self.config.serving.key_secret is not None
+        macs = count_macs(party.model, *party.batch(party.train, torch.arange(1)))
+        return ServingParty(party, macs, self.table, self.allowance, self.refused, hashed)
 
 
 def serve_party(
@@ -386,7 +390,7 @@ def _trained_source(run_dir: Path, name: str) -> Tables:
     return loaded[1]
 
 
-def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> FeatureParty:
+def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> FinishedParty:
     """Return the party as of a checkpoint. Raises ValueError where its own is another one."""
     store = open_store(run_dir, config.checkpoint.keep)
     if restore.round not in store.rounds() or store.digest(restore.round) != restore.digest:
@@ -396,9 +400,7 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Feat
         )
     loaded = load_party(Run(run_dir), restore.round)
     assert loaded is not None, "its checkpoint is there"
-    party = loaded[0]
-    party.model.eval()
-    return party
+    return loaded[0]
 
 
 def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:

@@ -179,11 +179,11 @@ def test_the_cards_code_applies_threshold_and_the_labels_unit(
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):
     run_dir, _ = exported
-    trained = read_checkpoint(Run(run_dir))
-    split = open_source(trained.config).split()
+    run = Run(run_dir)
+    trained, split = read_checkpoint(run), open_source(run.config).split()
     party_file = write_split(tmp_path, split, shared_labels=False, overwrite=False)[1]
     own = tmp_path / "own"
-    config = trained.config.model_copy(update={"data": trained.config.data.model_copy(update={"file": party_file})})
+    config = run.config.model_copy(update={"data": run.config.data.model_copy(update={"file": party_file})})
     open_run(own, config)
     CheckpointStore(own / "checkpoints").save(2, {SECTION: trained.sections["party_2"]})
     card = export_run(own, own / "export")

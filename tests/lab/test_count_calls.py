@@ -4,7 +4,7 @@ import pytest
 
 from scripts.lab.count_calls import count_exchange, count_prediction
 
-FROZEN = {"exchange": (122, 29), "prediction": (460, 70)}
+FROZEN = {"exchange": (89, 24), "prediction": (347, 56)}
 """Most functions, and most files, of one exchange and of one row to its score. Lower them with the code."""
 
 

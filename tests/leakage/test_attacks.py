@@ -15,9 +15,8 @@ from torch import nn
 
 from vfl.audit import embeddings
 from vfl.audit.embeddings import cluster_leak, completion_gain, decode_embeddings
-from vfl.audit.estimate import best_assignment, bootstrap, over_draws
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
-from vfl.base.estimates import auc
+from vfl.base.estimates import auc, best_assignment, bootstrap, over_seeds
 from vfl.models.mlp import MLP
 
 ROWS = 400
@@ -66,7 +65,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
 
 
 def test_the_interval_over_repetitions_is_students():
-    estimate = over_draws([1.0, 2.0, 3.0])
+    estimate = over_seeds([1.0, 2.0, 3.0])
     assert (estimate.value, estimate.high - estimate.value) == pytest.approx((2.0, 4.302653 / 3**0.5), rel=1e-5)
 
 

@@ -306,7 +306,9 @@ def gradients_of(trainer, embeddings, labels_B, weights_B, masks):
     ]
     senders: Any = [Sender(), Sender()]
     protocol = ReturnGradients(senders, Gaussian(0.0, CLIP, NOISE))
-    protocol.begin(trainer, Batch(torch.arange(BATCH), labels_B, received, weights_B))
+    protocol.begin(
+        trainer, Batch(torch.arange(BATCH), labels_B, received, [each.embedding_BD for each in received], weights_B)
+    )
     return [torch.zeros(BATCH, WIDTH).index_copy(0, *each) for each in sent]
 
 

@@ -12,10 +12,12 @@ from rich.console import Console
 import vfl
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
+from vfl.config.prediction import PREDICTION, prediction_text
 from vfl.data.tables.cells import TableError
 from vfl.predict.export_run import export_run
 from vfl.predict.predict import owned_tables, predict_in_process
 from vfl.predict.trained_run import load_run_with_data, open_federation
+from vfl.runs import stored_run
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import check_run
@@ -104,6 +106,35 @@ def test_the_finished_models_are_those_of_the_whole_experiment(run: Path, moved:
     whole, alone = load_run_with_data(Run(run)).server.summary(), open_federation(Run(moved), with_data=False).digests()
     assert alone["finished_model_digest"] == whole["finished_model_digest"]
     assert alone["model_digest"] == Run(run).summary["model_digest"]
+
+
+def test_predictions_and_exports_read_no_experiment(run: Path, new: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+    expected = predict_in_process(Run(run), None, (), "refuse", new).probabilities_NC
+    monkeypatch.setattr(stored_run, "load_stored_config", lambda *_: pytest.fail("it was read"))
+    assert torch.equal(predict_in_process(Run(run), None, (), "refuse", new).probabilities_NC, expected)
+    assert len(predict_in_process(Run(run), None, (), "refuse").ids_N) == ROWS // 5
+    assert open_federation(Run(run), with_data=False).parties
+
+
+@pytest.mark.parametrize("kept", [None, "", "{}", '{"version": 2, "config": "", "settings": {}}', "[" * 100_000])
+def test_a_run_without_settings_of_predictions_has_those_of_its_experiment(
+    run: Path, new: dict[str, Path], tmp_path: Path, kept: str | None
+):
+    """As a run of an earlier version."""
+    earlier = shutil.copytree(run, tmp_path / "earlier")
+    (earlier / PREDICTION).unlink()
+    if kept is not None:
+        (earlier / PREDICTION).write_text(kept)
+    found, expected = (predict_in_process(Run(each), None, (), "refuse", new) for each in (earlier, run))
+    assert torch.equal(found.probabilities_NC, expected.probabilities_NC)
+
+
+@pytest.mark.parametrize(("options", "kept"), [({"layers": {"1": 64}}, True), ({"layers": {1: 64}}, False)])
+def test_settings_that_json_would_change_stay_in_the_experiment(run: Path, options: dict[str, object], kept: bool):
+    own = Run(run).config
+    feature = own.models.feature.model_copy(update={"options": options})
+    config = own.model_copy(update={"models": own.models.model_copy(update={"feature": feature})})
+    assert (prediction_text(config, "") is not None) == kept
 
 
 def test_paths_are_whole_in_the_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -96,7 +96,7 @@ def test_the_digest_is_in_the_summary_and_the_file_is_needed_once(tmp_path: Path
     assert resumed["model_digest"] == whole["model_digest"]
     again = Run(tmp_path / "resumed")
     assert again.predict().shape == (40, 10)
-    assert open_federation(again, with_data=False, prunable=True).parties
+    assert open_federation(again, with_data=False).parties
     assert load_run_with_data(again).parties
     assert vfl.prune(again, {"alpha": 0.7}).summary["rounds"] == 4
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -146,8 +146,7 @@ def test_pruned_heads_and_units_resume_refit_and_answer(kind: str, build, monkey
     assert resumed.describe() == whole.describe()
     party = links_of(whole)[0].party
     assert party.macs < party.unpruned_macs
-    answering = build_finished_party(party.name, party.data, party.config, party.runtime)
-    answering.load_finished(party.state_dict())
+    answering = build_finished_party(party.name, party.data, party.state_dict(), party.config, party.runtime)
     row = party.batch(party.train, torch.tensor([0, 1]))
     torch.testing.assert_close(answering.evaluated.embed("finished", row, 0), party.evaluated.embed("finished", row, 0))
 

@@ -107,7 +107,7 @@ def test_the_new_run_is_opened_as_any(run: Path, tmp_path: Path):
     assert (scores.argmax(dim=1) == labels).double().mean().item() == pytest.approx(new.summary["test_accuracy"])
     assert rows_of(new.folder)[-1]["accuracy/test"] == new.summary["test_accuracy"]
     assert [row["round"] for row in rows_of(new.folder)] == [0, 1]
-    for party in open_federation(new, with_data=False, prunable=True).parties:  # as an export opens it
+    for party in open_federation(new, with_data=False).parties:  # as an export opens it
         macs = new.summary["parties"][party.name]["macs_per_sample"]
         assert count_macs(party.model, party.train.features) == macs
 

@@ -337,7 +337,7 @@ class _Vertical(BaseEstimator):
             owners = self._owners(given, fitted=True)
             absent = check_owners(self.run_, self.owners_, owners, when)
             self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
-            start_prediction(self.run_.config)
+            start_prediction(self.run_.prediction)
             return predict_owners(self._trained, self.owners_, owners, absent, when, reasons)
 
     def _given(

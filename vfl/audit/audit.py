@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from vfl.audit.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings, flat_features
-from vfl.audit.estimate import Floats, Ints
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
-from vfl.base.estimates import Estimate
+from vfl.base.estimates import Estimate, Floats, Ints
 
 KNOWN_LABELS = (10, 40, 160)
 """Numbers of labelled rows that an owner has, for completion."""

@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vfl.audit.estimate import Floats, Ints, best_assignment, bootstrap, over_draws
-from vfl.base.estimates import Estimate
+from vfl.base.estimates import Estimate, Floats, Ints, best_assignment, bootstrap, over_seeds
 from vfl.base.random import generator, seeded
 from vfl.models.mlp import MLP
 
@@ -68,7 +67,7 @@ def completion_gain(
         linear = _probe_accuracy(flat_NF, labels_N, m, scored_rows)
         trained = _from_scratch(fresh, features, labels_N, classes, m, scored_rows, seed + repetition)
         gains.append(completed - max(linear, trained))
-    return over_draws(gains)
+    return over_seeds(gains)
 
 
 @dataclass(frozen=True)

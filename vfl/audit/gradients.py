@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vfl.audit.estimate import Floats, Ints, best_assignment, bootstrap
-from vfl.base.estimates import Estimate, auc
+from vfl.base.estimates import Estimate, Floats, Ints, auc, best_assignment, bootstrap
 from vfl.base.random import generator, seeded
 from vfl.models.mlp import MLP
 

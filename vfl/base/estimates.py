@@ -1,11 +1,11 @@
 """Estimates from samples: a value with its 95 % interval, and the area under the ROC curve that bootstraps need fast.
 
-Shapes: N rows.
+Shapes: N rows, C classes.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # numpy's own signatures are partly untyped.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import mean, stdev
@@ -18,6 +18,10 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]  # 
 from vfl.base.costs import amount, duration
 
 CONFIDENCE = 0.95
+DRAWS = 200
+"""Bootstrap samples of an audit's rows."""
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,16 @@ def percentile_estimate(value: float, drawn: Sequence[float]) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def auc(scores_N: NDArray[np.floating[Any]], positive_N: NDArray[np.bool_]) -> float:
+def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Generator) -> Estimate:
+    """Return a measure of all rows with the percentile interval over rows drawn with replacement.
+
+    ``measure`` takes row numbers [N]. Draws for which it is not defined (NaN: a class is missing) are left out.
+    """
+    resampled = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
+    return percentile_estimate(measure(np.arange(rows)), resampled)
+
+
+def auc(scores_N: Floats, positive_N: NDArray[np.bool_]) -> float:
     """Return the probability that a positive row scores above a negative one, ties half; NaN if either is missing.
 
     Mann and Whitney's statistic, counted in the sorted scores of the negative rows, without a curve: a bootstrap needs
@@ -96,3 +109,14 @@ def auc(scores_N: NDArray[np.floating[Any]], positive_N: NDArray[np.bool_]) -> f
         return float("nan")
     below, up_to = (np.searchsorted(negatives, positives, side).sum() for side in ("left", "right"))
     return float((below + up_to) / 2 / pairs)
+
+
+def best_assignment(groups_N: Ints, labels_N: Ints, classes: int) -> Ints:
+    """Return the class [classes] of each group with which most rows are right; no two groups have the same class.
+
+    This is the result of an attacker who can name each group, and so the upper bound of what the groups reveal.
+    """
+    from scipy.optimize import linear_sum_assignment  # pyright: ignore[reportMissingTypeStubs]  # audits only
+
+    counts = np.bincount(groups_N * classes + labels_N, minlength=classes * classes).reshape(classes, classes)
+    return np.asarray(linear_sum_assignment(counts, maximize=True)[1])

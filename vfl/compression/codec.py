@@ -212,7 +212,8 @@ def _full_frame(tensor: Tensor) -> bytes | None:
     patterns = tensor.detach().cpu().numpy().reshape(-1).view(np.uint32)
     if np.count_nonzero(patterns) != entries:
         return None
-    return _frame(_header("dense", "float32", tuple(tensor.shape), entries), patterns.astype("<u4", copy=False))
+    header = _header("dense", "float32", tuple(tensor.shape), entries)
+    return b"".join((header, np.ascontiguousarray(patterns, "<u4").data))
 
 
 def _full_entries(frame: Buffer, shape: tuple[int, ...], max_entries: int) -> Tensor | None:

@@ -32,7 +32,7 @@ class PartyPruner:
         self.name = name
         self._model = model
         self._example = example
-        self._settings = settings
+        self._settings, self.refits = settings, settings.refit
         self._pruner: StructuredPruner | None = None
         self._reason = ""
         """Fault for which the model cannot be pruned."""

@@ -2,22 +2,20 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, NamedTuple, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from vfl.base.errors import nearest_name
-from vfl.config.components import COMPRESSORS, SOURCES
-from vfl.config.data import TABLE_KINDS, DataConfig
+from vfl.config.components import COMPRESSORS
+from vfl.config.data import TABLE_KINDS
 from vfl.config.devices import SimulationConfig
 from vfl.config.horizontal import HorizontalConfig
 from vfl.config.lightweighting import LightweightingConfig
-from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import LossConfig, OptimizerConfig
-from vfl.config.removed import refuse_removed
+from vfl.config.prediction import EvaluationConfig, PredictionConfig
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
@@ -30,38 +28,14 @@ from vfl.config.settings import (
     Fraction,
     NotNegative,
     Positive,
-    Probability,
     Section,
     UsedWith,
     ignored_settings,
     strict_int,
 )
-from vfl.config.tables import table_owners
-from vfl.config.wire import GradientConfig, PrivacyConfig, WireConfig, is_coarse
-
-STATISTICS_SAMPLES = 256
-"""Rows for batch statistics: in the quickstart, 128 to 1024 give the same accuracy within 3 points from round 1 on."""
-
+from vfl.config.wire import GradientConfig, is_coarse
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
-MetricName = Literal[
-    "auc",
-    "average_precision",
-    "ks",
-    "log_loss",
-    "calibration_error",
-    "f1",
-    "precision",
-    "recall",
-    "accuracy",
-    "macro_f1",
-    "rmse",
-    "mae",
-    "r2",
-    "huber_loss",
-    "pinball_loss",
-]
-Costs = dict[Literal["fp", "fn"], AboveZero]
 
 
 class TrainingConfig(Section):
@@ -117,42 +91,6 @@ class TrainingConfig(Section):
         return value.with_rounds(info.data.get("rounds", 1))
 
 
-class EvaluationConfig(Section):
-    """The test of the joint model."""
-
-    every: Annotated[Positive, OWN] = 1
-    """Rounds between evaluations; the last round is always evaluated."""
-    batch_size: Annotated[Positive, OWN] = 512
-    """Samples per forward pass of an evaluation."""
-    batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
-    (``accuracy/test_running``)."""
-    statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
-        STATISTICS_SAMPLES
-    )
-    """Rows of that sample, as one batch."""
-    subsets: Annotated[bool, OWN] = False
-    """Evaluate sets of parties as if the others were absent; of more than six parties not all sets."""
-    sparsified: Annotated[bool, SHARED] = False
-    """Evaluate embeddings as sent (beta applied) instead of dense ones."""
-    metric: Annotated[MetricName | None, OWN] = None
-    """Compares models in patience, sweeps and reports; null: accuracy, for two-class tables auc, for regression rmse or
-    the loss's."""
-    tell_parties: Annotated[bool, OWN] = False
-    """Send the parties the metric on the test samples: a few bytes a round."""
-    threshold: Annotated[Probability, OWN] = 0.5
-    """Two classes only: probability from which the positive class is predicted."""
-    decision: Annotated[Costs | None, OWN] = None
-    """Two classes only: costs, {fp: 1, fn: 20}. The summary then has their threshold and its results."""
-
-    @field_validator("decision")
-    @classmethod
-    def _both_costs(cls, value: Costs | None) -> Costs | None:
-        if value is not None and len(value) < 2:
-            raise ValueError("names one cost; give both, as {fp: 1, fn: 20}")
-        return value
-
-
 class CheckpointConfig(Section):
     """Saved state."""
 
@@ -189,6 +127,38 @@ def _with_default(values: object, default: str, key: str, *below: str) -> object
     return own | {key: _with_default(own.get(key, {}), default, *below) if below else own.get(key, default)}
 
 
+class Removed(NamedTuple):
+    """A setting, or one of its values, that is no more."""
+
+    key: str
+    """Dotted name; a section stands for all of its settings."""
+    instead: str
+    """Advice on how to go on."""
+    value: str | None = None
+    """The value that went; None if the setting itself did."""
+
+
+REMOVED = (
+    Removed("training.sample_pruning", "remove the key"),
+    Removed("network.consent.sample_pruning", "remove the key"),
+    Removed("lightweighting.controller", "deadline keeps seconds, alpha and beta save bytes and compute", "budget"),
+    Removed("lightweighting.budget", "remove the section"),
+    Removed("wire.compressor", "magnitude takes its place", "random_top_k"),
+    Removed("wire.random_share", "remove the key"),
+    Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
+)
+
+
+def refuse_removed(values: object) -> None:
+    """Raise ValueError if nested settings name a removed one."""
+    for key, instead, value in REMOVED:
+        at = values
+        for name in key.split("."):
+            at = cast(Mapping[str, object], at).get(name) if isinstance(at, Mapping) else None
+        if at is not None and value in (None, at):
+            raise ValueError(f"{key}: {f'{value} was ' if value else ''}removed in 0.2.0; {instead}")
+
+
 OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")
 """Settings of training and evaluation that both modes use."""
 OF_VERTICAL = (
@@ -218,37 +188,13 @@ OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.
 """Settings that task: regression ignores."""
 
 
-class ExperimentConfig(Section):
+class ExperimentConfig(PredictionConfig):
     """One experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
-    """Names the run folder."""
-    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
-    """Seed of all random draws. The same seed and threads give the same bits."""
-    mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
-    """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
-    threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
-    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY."""
-    parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties of one process that compute at the same time and share ``threads``."""
-    task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
-    """classification: two or more classes; regression: a number per sample (tables only)."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
-    """cpu, or, untested, cuda or one GPU as cuda:0."""
-    precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
-    """bfloat16: autocast, float32 weights."""
-    channels_last: Annotated[bool, OWN] = False
-    """NHWC memory format, usually faster with bfloat16. Vertical learning only."""
-    data: DataConfig = DataConfig()
-    models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
     simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
     horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
-    wire: WireConfig = WireConfig()
-    privacy: PrivacyConfig = PrivacyConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
@@ -286,27 +232,6 @@ class ExperimentConfig(Section):
         else:
             self._check_vertical()
         return self
-
-    @cached_property
-    def parties(self) -> tuple[str, ...]:
-        """The parties' names, in the order in which the head concatenates their embeddings: the data source's owners.
-
-        Raises ValueError for a source that cannot be used, or does not split over owners.
-        """
-        if self.data.dataset.kind == "tables":  # known without the source, which needs PyTorch: lvfl align does without
-            return table_owners(self.data.tables)
-        return tuple(SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties)
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """The parties' names and, among them, that of a label owner who has no features and so is no party."""
-        return tuple(self.data.tables) if self.data.dataset.kind == "tables" else self.parties
-
-    @property
-    def threads_of_each(self) -> int | None:
-        """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
-        at_once = self.parties_at_once if self.mode == "vertical" else 1
-        return self.threads and max(1, self.threads // at_once)
 
     def _check_vertical(self) -> None:
         self.training.loss.check(self.task)

@@ -67,6 +67,10 @@ class OptimizerConfig(Section):
             return self
         return self.model_copy(update={"rounds": rounds})
 
+    def rates_of(self, round_index: int, steps: int) -> list[float]:
+        """Return the learning rate of each exchange of a round."""
+        return [self.rate_at(round_index, exchange, steps) for exchange in range(steps)]
+
     def rate_at(self, round_index: int, exchange: int, steps: int) -> float:
         """Return the learning rate of an exchange, of ``steps`` in a round."""
         rate, done = value_at(self.learning_rate, round_index), round_index * steps + exchange

@@ -59,20 +59,7 @@ def check_sizes(config: ExperimentConfig, owner: str, data: Prepared, model: nn.
             ) from None
 
 
-class Views:
-    """The rows themselves: nothing is augmented."""
-
-    def shifts(self, rows_n: Tensor, round_index: int, exchange: int) -> Tensor | None:
-        """Return by how many pixels [n, 2] each row's image is shifted, down and right; None if none is."""
-        return None
-
-    def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
-        """Return the augmented inputs of some rows, [n, ...] each, on which the model trains."""
-        shifts_n2 = self.shifts(rows_n, round_index, exchange)
-        return inputs if shifts_n2 is None else (shifted(inputs[0], shifts_n2), *inputs[1:])
-
-
-class ShiftedViews(Views):
+class ShiftedViews:
     """Images shifted by up to ``most`` pixels each way, from a round on."""
 
     def __init__(self, most: int, begin: int, seed: int, owner: str, samples: int, batch_size: int) -> None:
@@ -81,7 +68,10 @@ class ShiftedViews(Views):
         self._drawn: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.empty(0))
 
     def shifts(self, rows_n: Tensor, round_index: int, exchange: int) -> Tensor | None:
-        """Return the shifts of some rows in the pass to which an exchange belongs."""
+        """Return by how many pixels [n, 2] each row's image is shifted, down and right; None if none is.
+
+        The shifts are those of the pass to which the exchange belongs.
+        """
         if round_index < self.begin:
             return None
         place = round_index, exchange // self.per_pass
@@ -91,12 +81,17 @@ class ShiftedViews(Views):
             self._drawn = place, drawn_N2
         return self._drawn[1][rows_n]
 
+    def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
+        """Return the augmented inputs of some rows, [n, ...] each, on which the model trains."""
+        shifts_n2 = self.shifts(rows_n, round_index, exchange)
+        return inputs if shifts_n2 is None else (shifted(inputs[0], shifts_n2), *inputs[1:])
 
-def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> Views:
+
+def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> ShiftedViews | None:
     """Return the views that a party's own settings ask for. Raises ConfigError if its features are no images."""
     settings, shape = config.data.augmentation, data.train.features.shape[1:]
     if not settings.shift:
-        return Views()
+        return None
     if len(shape) != 3 or data.preparation.features.kind != "images":
         raise ConfigError(
             f"data.augmentation.shift: only images can be shifted, {owner} has {data.preparation.features}"

@@ -16,6 +16,7 @@ from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import is_own
+from vfl.config.prediction import PredictionConfig
 from vfl.core.augmentation import check_sizes
 from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger
@@ -45,14 +46,14 @@ from vfl.core.link import PartyLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
-from vfl.core.privacy.defences import party_defence, secret_of, server_defence
+from vfl.core.privacy.defences import NoDefence, party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
-from vfl.core.team import OneProcess
+from vfl.core.team import Team
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
-from vfl.models.auxiliary import AuxiliaryHead
+from vfl.models.auxiliary import AuxiliaryHead, split_weights
 from vfl.models.features import Features, ModelSpec
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, placeholders_of
 from vfl.runs.checkpoint import State
@@ -162,19 +163,18 @@ def _warn_of_untrained(train: TrainingLabels, tested_N: Tensor) -> None:
 
 
 def build_joint_model(
-    links: Mapping[str, PartyLink], task: Task, samples: Labels, config: ExperimentConfig, runtime: Runtime, own: State
+    links: Mapping[str, PartyLink], task: Task, samples: Labels, config: PredictionConfig, runtime: Runtime, own: State
 ) -> JointModel:
     """Build the joint model of the parties behind ``links`` and the head in the server's ``own`` state of a run.
 
     It is asked for the embeddings of ``samples``; parties without a link are absent.
     """
-    weights = own["head"]["weights"]
-    head = Head(build_head_model(config, task, placeholders=bool(placeholders_of(weights))), task, runtime)
-    load_head(head.head, own["head"])
-    head.head.eval()
-    compressor, names = build_compressor(config.wire), config.parties
-    receivers = [EmbeddingReceiver(name, feature_config(config, name).embedding_size, compressor) for name in names]
-    roster = Parties([PartyProxy(receiver, links.get(receiver.sender), None) for receiver in receivers])
+    joint, classifiers = split_weights(own["head"]["weights"])
+    model = build_head_model(config, task, placeholders=bool(placeholders_of(joint)), classifiers=bool(classifiers))
+    load_head(model, own["head"])
+    head, sizes = Head(model.eval(), task, runtime), embedding_sizes(config)
+    parties = [PartyProxy(EmbeddingReceiver(name, size), links.get(name), None) for name, size in sizes.items()]
+    roster = Parties(parties)
     return JointModel(roster, head, config, samples)
 
 
@@ -196,7 +196,7 @@ def build_party(
     labels: TrainingLabels | None,
     config: ExperimentConfig,
     runtime: Runtime,
-    team: OneProcess | None = None,
+    team: Team | None = None,
     secret: bytes | None = None,
     given: GivenModules | None = None,
 ) -> FeatureParty:
@@ -227,14 +227,31 @@ def build_party(
     return party
 
 
-def build_finished_party(name: str, data: Prepared, config: ExperimentConfig, runtime: Runtime) -> FinishedParty:
-    """Build a party that answers on its prepared samples, to load a finished model."""
-    receiver = EmbeddingReceiver(name, feature_config(config, name).embedding_size, build_compressor(config.wire))
-    sender = EmbeddingSender(receiver)
-    defence = party_defence(config.privacy, shared_secret(config, name))
-    model = build_dense_model(name, data, config)
-    freeze(model, feature_config(config, name).freeze, name)
-    return FinishedParty(name, model, data, sender, config, runtime, defence)
+def build_finished_party(
+    name: str, data: Prepared, state: State, config: PredictionConfig, runtime: Runtime
+) -> FinishedParty:
+    """Build a party that answers with the finished model in its ``state`` of a run, on its prepared samples."""
+    settings = feature_config(config, name)
+    compressor = build_compressor(config.wire) if config.evaluation.sparsified else None
+    sender = EmbeddingSender(EmbeddingReceiver(name, settings.embedding_size, compressor))
+    noisy = config.privacy.embeddings is not None
+    defence = party_defence(config.privacy, shared_secret(config, name)) if noisy else NoDefence()
+    # A model of this program's own is one that trained: only code that may have changed since is tried anew.
+    build = new_feature_model if settings.kind in FEATURE_MODELS.built_in else build_dense_model
+    model = build(name, data, config)
+    if settings.freeze:
+        freeze(model, settings.freeze, name)
+    party = FinishedParty(name, model, data, sender, config, runtime, defence)
+    party.load_finished(state)
+    party.model.eval()
+    return party
+
+
+def new_feature_model(name: str, data: Prepared, config: PredictionConfig) -> nn.Module:
+    """Return a party's feature model with new weights, as the configuration names it."""
+    settings = feature_config(config, name)
+    with seeded(config.seed, "init", owner=name):
+        return build_feature_model(settings.kind, model_spec(settings, data.preparation.features, config.models))
 
 
 def build_initial_model(
@@ -249,14 +266,14 @@ def build_initial_model(
 
 
 def build_dense_model(
-    name: str, data: Prepared, config: ExperimentConfig, given: GivenModules | None = None
+    name: str, data: Prepared, config: PredictionConfig, given: GivenModules | None = None
 ) -> nn.Module:
     """Return a party's feature model as training begins with it, or the one that is given."""
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
         model = given.models.get(name) if given else None
         if model is None:
-            model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features, config.models))
+            model = new_feature_model(name, data, config)
         row = [each[torch.tensor([0])] for each in data.train.inputs]
         width = check_embedding(model, row, None if is_own(settings.kind) else settings.embedding_size).shape[1]
     if width != settings.embedding_size:  # code of an owner's does not know the setting
@@ -264,7 +281,7 @@ def build_dense_model(
     return model
 
 
-def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
+def shared_secret(config: PredictionConfig, owner: str) -> bytes:
     """Return the key of an owner's noise if all are in one process, or the owner has set ``noise_seed``."""
     seed = config.privacy.noise_seed
     return secret_of(config.seed if seed is None else seed, owner)
@@ -278,38 +295,32 @@ def build_head(
     if given.loss is not None and config.training.loss.kind is not None:
         raise ConfigError("training.loss: names a loss, and Python gives one of its own; leave one of them out")
     placeholders = labels.placeholders or not labels.presence(config).whole
-    head = build_head_model(config, task, placeholders=placeholders, joint=given.head)
     training = config.training
+    classifiers = bool(training.auxiliary or training.local_rounds)
+    head = build_head_model(config, task, placeholders=placeholders, classifiers=classifiers, joint=given.head)
     return HeadTrainer(head, task, training.optimizer, runtime, given.optimizer, given.loss, training.auxiliary)
 
 
 def build_head_model(
-    config: ExperimentConfig, task: Task, *, placeholders: bool, joint: nn.Module | None = None
+    config: PredictionConfig, task: Task, *, placeholders: bool, classifiers: bool, joint: nn.Module | None = None
 ) -> nn.Module:
     """Return the head as training begins with it: ``joint`` or perceptrons, and auxiliary classifiers."""
-    joint = joint or _perceptrons(config, task, placeholders=placeholders)
-    if not (config.training.auxiliary or config.training.local_rounds):
+    members, widths = config.models.members, [*embedding_sizes(config).values()]
+    if joint is None:
+        perceptron = PlaceholderMLP if placeholders else MLP
+        with seeded(config.seed, "init", owner="head"):
+            size, hidden, path = sum(widths) // members, config.models.head.hidden, config.models.linear_path
+            own = [perceptron(size, hidden, task.outputs, linear_path=path) for _ in range(members)]
+            joint = own[0] if members == 1 else MemberHeads(own, widths)
+    if not classifiers:
         return joint
-    widths = [feature_config(config, name).embedding_size for name in config.parties]
     with seeded(config.seed, "init", owner="auxiliary"):
-        return AuxiliaryHead(joint, widths, task.outputs, config.models.members)
-
-
-def _perceptrons(config: ExperimentConfig, task: Task, *, placeholders: bool) -> nn.Module:
-    widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
-    perceptron = PlaceholderMLP if placeholders else MLP
-    with seeded(config.seed, "init", owner="head"):
-        path = config.models.linear_path
-        own = [
-            perceptron(sum(widths) // members, config.models.head.hidden, task.outputs, linear_path=path)
-            for _ in range(members)
-        ]
-        return own[0] if members == 1 else MemberHeads(own, widths)
+        return AuxiliaryHead(joint, widths, task.outputs, members)
 
 
 def macs_of_head(config: ExperimentConfig) -> int:
     """Return the multiply-accumulates of a sample in the hidden layers of the head's perceptrons."""
-    members, width = config.models.members, sum(feature_config(config, name).embedding_size for name in config.parties)
+    members, width = config.models.members, sum(embedding_sizes(config).values())
     widths = [width // members, *config.models.head.hidden]
     return members * sum(map(mul, widths, widths[1:]))
 
@@ -325,7 +336,7 @@ def build_server_protocol(config: ExperimentConfig, samples: int, secret: bytes)
     """Build the server's side of the label protocol, for ``samples`` training samples."""
     if config.training.labels == "server":
         gradients = config.wire.gradients
-        widths = [feature_config(config, name).embedding_size for name in config.parties]
+        widths = embedding_sizes(config).values()
         residuals = [torch.zeros(samples, width) if gradients.error_feedback else None for width in widths]
         compressor = gradient_compressor(config.wire)
         senders = [ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals]
@@ -365,6 +376,11 @@ def model_spec(settings: FeatureModelConfig, features: Features, models: ModelsC
     )
 
 
-def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:
+def embedding_sizes(config: PredictionConfig) -> dict[str, int]:
+    """Return the width of each party's embedding, in the order in which the head concatenates them."""
+    return {name: feature_config(config, name).embedding_size for name in config.parties}
+
+
+def feature_config(config: PredictionConfig, party: str) -> FeatureModelConfig:
     """Return the settings of a party's feature model."""
     return config.models.parties.get(party, config.models.feature)

@@ -4,7 +4,7 @@ Shapes: B batch, D embedding width.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -71,12 +71,12 @@ class EmbeddingReceiver:
     """Name of the sending party."""
     width: int
     """D"""
-    compressor: Compressor
-    """The sender's compressor, built anew here."""
+    compressor: Compressor | None = None
+    """The sender's compressor, built anew here; None where nothing is compressed, as of a finished model."""
     feedback: ErrorFeedback | None = None
     """This receiver's estimates of the sender's embeddings; None without error feedback."""
 
-    @property
+    @cached_property
     def what(self) -> str:
         """Name of the received tensor in error messages."""
         return f"{self.sender}'s embedding"
@@ -86,6 +86,7 @@ class EmbeddingReceiver:
 
         Raises ValueError for a frame of another shape or value type and for values that are not finite.
         """
+        assert self.compressor is not None, "only a training receives what is compressed"
         received_BD = decompressed(self.compressor, frame, (len(rows_B), self.width), self.what)
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
@@ -158,18 +159,14 @@ class ResidualSender:
 
     def send(self, gradient_BD: Tensor, rows_B: Tensor) -> Part:
         """Return the frame of gradients on the CPU; an empty frame for no samples."""
-        shape = len(rows_B), gradient_BD.shape[1]
-        return Part(PartKind.GRADIENT, self._compress(gradient_BD, rows_B, shape), dense_size(*shape))
-
-    def _compress(self, gradient_BD: Tensor, rows_B: Tensor, shape: tuple[int, int]) -> bytes:
-        if not len(rows_B):
-            return b""
-        if self.residual_ND is None:
-            return self.compressor.compress(gradient_BD, self.beta)
-        whole_BD = gradient_BD + self.residual_ND[rows_B]
-        frame, values_BD = compress_known(self.compressor, whole_BD, self.beta, "the gradient")
-        self.residual_ND[rows_B] = whole_BD - values_BD  # so that the wire's rounding, too, is made up for
-        return frame
+        frame = b""
+        if len(rows_B) and self.residual_ND is None:
+            frame = self.compressor.compress(gradient_BD, self.beta)
+        elif len(rows_B) and self.residual_ND is not None:
+            whole_BD = gradient_BD + self.residual_ND[rows_B]
+            frame, values_BD = compress_known(self.compressor, whole_BD, self.beta, "the gradient")
+            self.residual_ND[rows_B] = whole_BD - values_BD  # so that the wire's rounding, too, is made up for
+        return Part(PartKind.GRADIENT, frame, dense_size(len(rows_B), gradient_BD.shape[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +179,7 @@ class EmbeddingSender:
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> Sent:
         """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""
         receiver, feedback = self.receiver, self.receiver.feedback
+        assert receiver.compressor is not None, "only a training sends what is compressed"
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
         frame, values_BD = compress_known(receiver.compressor, difference_BD, beta, receiver.what)
         # With error feedback this also moves the sender's own estimate, as the frame moves every receiver's.
@@ -189,6 +187,7 @@ class EmbeddingSender:
 
     def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:
         """Return the decoded values of embeddings without estimates, such as those of test samples."""
+        assert self.receiver.compressor is not None, "evaluation.sparsified was set"
         return compress_known(self.receiver.compressor, embedding_BD, beta, self.receiver.what)[1]
 
 

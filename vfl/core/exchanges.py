@@ -87,7 +87,8 @@ class Exchanges:
         rows_B = self.rows[exchange]
         labels_B = self.labels_N[rows_B.to(self.labels_N.device)]
         weights_B = None if self.weights_N is None else self.weights_N[rows_B].to(labels_B.device)
-        batch = Batch(rows_B, labels_B, self._receive(exchange), weights_B)
+        received = self._receive(exchange)
+        batch = Batch(rows_B, labels_B, received, [each.embedding_BD for each in received], weights_B)
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
@@ -109,19 +110,18 @@ class Exchanges:
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
         """Send an order to all parties, to each with its parts of the update."""
-        self.under_way.append(
-            [
-                party.ask(Message(order.kind, self.round_index, order.exchange, parts))
-                for party, parts in zip(self.roster, updates, strict=True)
-            ]
-        )
+        asked = list[PendingReply]()
+        for party, parts in zip(self.roster, updates, strict=True):
+            asked.append(party.ask(Message(order.kind, self.round_index, order.exchange, parts)))
+        self.under_way.append(asked)
 
     def _receive(self, exchange: int) -> list[Received]:
         """Return the parties' embeddings of an exchange's batch, from the oldest order."""
-        replies = zip(self.under_way.popleft(), self.masks[exchange], strict=True)
+        rows_B, received, masks = self.rows[exchange], list[Received](), self.masks[exchange]
         # One at a time: decoded while the other parties still compute.
-        received = [self._receive_one(asked, self.rows[exchange], mask) for asked, mask in replies]
-        self.masks[exchange] = [each.mask for each in received]
+        for place, asked in enumerate(self.under_way.popleft()):
+            received.append(self._receive_one(asked, rows_B, masks[place]))
+            masks[place] = received[-1].mask
         return received
 
     def _receive_one(self, asked: PendingReply, rows_B: Tensor, mask: RowMask) -> Received:

@@ -21,7 +21,7 @@ from vfl.base.macs import count_macs
 from vfl.base.modules import copy_model, weights_digest
 from vfl.compression.party_pruner import PartyPruner
 from vfl.compression.refit import Refit
-from vfl.config import ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 from vfl.core.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
 from vfl.core.row_by_row import RowByRow, each_alone
 from vfl.data.samples import Samples
@@ -60,7 +60,7 @@ class EvaluatedModels:
     """The party's model in training."""
     train: Samples
     """The party's prepared training samples."""
-    config: ExperimentConfig
+    config: PredictionConfig
     runtime: Runtime
     pruner: PartyPruner | None = field(default=None, init=False)
     """The pruner of the model; None of a party that does not train, which is asked for no pruned model."""
@@ -180,7 +180,7 @@ class EvaluatedModels:
 
     def refit(self, model: nn.Module) -> Refit | None:
         """Return what refits a model to a sample of the training rows at its pruning; None if nothing does."""
-        if not self.config.lightweighting.pruning.refit:
+        if self.pruner is None or not self.pruner.refits:
             return None
         held_N = self.train.held_rows()
         rows_B = held_N[sample_rows(self.config.seed, len(held_N), REFIT_SAMPLES)]

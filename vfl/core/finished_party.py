@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vfl.base.random import generator
 from vfl.compression.shrink import set_counts, take_shapes
-from vfl.config import ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 from vfl.core.column_paths import ColumnPaths, signed_ranks
 from vfl.core.embeddings import EmbeddingSender, decode_finite, encode_as
 from vfl.core.finished_model import EvaluatedModels
@@ -45,7 +45,7 @@ class FinishedParty:
         model: nn.Module,
         data: Prepared,
         sender: EmbeddingSender,
-        config: ExperimentConfig,
+        config: PredictionConfig,
         runtime: Runtime,
         defence: NoDefence = NoDefence(),  # noqa: B008 - without state
     ) -> None:
@@ -60,6 +60,8 @@ class FinishedParty:
         self.runtime = runtime
         self.defence = defence
         self.alpha = self.beta = 0.0
+        self.alpha_max = 0.0
+        """The ratio to which the finished model was pruned."""
         self.evaluated = EvaluatedModels(self.model, data.train, config, runtime)
         self.tells: Tells = "amounts"
         """What the owner tells of its columns' reasons; in one process all owners are this user."""
@@ -205,8 +207,9 @@ class FinishedParty:
     def load_finished(self, state: State) -> None:
         """Load the finished model of a state and its preparation of samples, with any data."""
         self.preparation.load_state_dict(state["preparation"])
-        self.beta = float(state["beta"])
-        self._restore_shapes(state)  # first: the weights of a pruned model fit no dense one
+        self.alpha_max, self.beta = float(state["pruner"]["alpha_max"]), float(state["beta"])
+        if self.alpha_max:  # first: the weights of a pruned model fit no dense one
+            self._restore_shapes(state)
         self.model.load_state_dict(state["model"])
         self.evaluated.load_state_dict(state["evaluated"])
 

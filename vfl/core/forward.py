@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from vfl.base.random import seeded
 from vfl.core.batch_statistics import batch_norms
-from vfl.core.team import OneProcess
+from vfl.core.team import Team
 from vfl.runs.runtime import Runtime
 
 OWN: Mapping[str, Tensor] = {}
@@ -53,8 +53,8 @@ class ForwardPasses:
     """D"""
     seed: int
     runtime: Runtime
-    team: OneProcess
-    """The party's processes, which divide a batch."""
+    team: Team | None
+    """The party's processes, which divide a batch; None if it has one."""
     round_index: int = field(default=-1, init=False)
     done: int = field(default=0, init=False)
     """Passes done in this round; each draws from its own stream."""
@@ -89,7 +89,11 @@ class ForwardPasses:
 
         # Skipped if nothing is replaced: to walk the modules takes as long as a small model's forward pass.
         with self._stream() as drew:
-            embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
+            model = call if kept else self.model
+            if self.team is None:
+                embedding_nD = self.runtime.forward(model, *inputs)
+            else:
+                embedding_nD = self.team.embed(self.model, model, inputs, self.runtime)
             self.draws |= drew()
         self.done += 1
         for norm in frozen:

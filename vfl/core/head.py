@@ -85,15 +85,16 @@ class HeadTrainer(Head):
         self.own_loss = own_loss
         self.auxiliary = auxiliary
         self.optimizer = build_optimizer(self.head, config, optimizer)
-        self._round, self._steps = 0, 1
+        self._rates = config.rates_of(0, 1)
+        """Learning rate of each exchange of the round."""
 
     def start_round(self, round_index: int, steps: int) -> None:
         """Begin a round of ``steps`` exchanges."""
-        self._round, self._steps = round_index, steps
+        self._rates = self.config.rates_of(round_index, steps)
 
     def start_exchange(self, exchange: int) -> None:
         """Set the learning rate of an exchange of the round."""
-        set_learning_rate(self.optimizer, self.config, self._round, exchange, self._steps)
+        set_learning_rate(self.optimizer, self._rates[exchange])
 
     def losses(
         self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None
@@ -136,7 +137,7 @@ class HeadTrainer(Head):
     def step(self, representation_BP: Tensor, labels_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Take one SGD step on theta_0 and return the loss before it."""
         loss = self.backward(representation_BP, labels_B, weights_B)
-        self.apply()
+        self.optimizer.step()
         return loss
 
     def steps(
@@ -145,8 +146,10 @@ class HeadTrainer(Head):
         """Take ``number`` SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
         if number == 0:
             return []
-        representation_BP = torch.cat(list(embeddings), dim=1)
-        return [self.step(representation_BP, labels_B, weights_B) for _ in range(number)]
+        representation_BP, losses = torch.cat(list(embeddings), dim=1), list[Tensor]()
+        for _ in range(number):
+            losses.append(self.step(representation_BP, labels_B, weights_B))
+        return losses
 
     def embedding_gradient(
         self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool

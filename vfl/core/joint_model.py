@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vfl.base.errors import Diverged
 from vfl.base.modules import copy_model
-from vfl.config import ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 from vfl.core.embeddings import decode_finite
 from vfl.core.head import Head
 from vfl.core.parties import Parties, PartyProxy
@@ -45,7 +45,7 @@ class JointModel:
 
     roster: Parties
     head: Head
-    config: ExperimentConfig
+    config: PredictionConfig
     samples: Labels
     new: bool = False
     """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
@@ -70,8 +70,10 @@ class JointModel:
 
     def predictions(self) -> Tensor:
         """Return the predictions [M, C] of the samples; for classes their probabilities."""
-        batches = [self.outputs(self.embeddings(start, stop)) for start, stop in self.batches()]
-        return torch.cat([self.task.predictions(outputs_BC).cpu() for outputs_BC in batches])
+        predictions = list[Tensor]()
+        for start, stop in self.batches():
+            predictions.append(self.task.predictions(self.outputs(self.embeddings(start, stop))).cpu())
+        return torch.cat(predictions)
 
     def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> tuple[list[Tested], dict[str, Tested]]:
         """Return metrics and predictions of all samples for each set of parties, as if the others were absent.
@@ -175,10 +177,9 @@ class JointModel:
 
     @cached_property
     def _row_by_row(self) -> RowByRow:
-        width, device = sum(party.receiver.width for party in self.roster), self.head.runtime.device
-
         def probes(rows: int) -> list[Tensor]:
-            return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(device)]
+            width = sum(party.receiver.width for party in self.roster)
+            return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(self.head.runtime.device)]
 
         return RowByRow(copy_model(self.head.head), self.head.runtime.forward, probes)
 

@@ -52,13 +52,10 @@ class Batch(NamedTuple):
     labels_B: Tensor
     received: Sequence[Received]
     """Embeddings in the parties' order."""
+    embeddings: Sequence[Tensor]
+    """The same, [B, D] each, without frames and masks."""
     weights_B: Tensor | None = None
     """Weights of the samples; None: all are alike."""
-
-    @property
-    def embeddings(self) -> list[Tensor]:
-        """All parties' embeddings, [B, D] each."""
-        return [each.embedding_BD for each in self.received]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,25 +107,21 @@ class ReturnGradients:
         """Take the head's first step; its backward pass gives the gradients as well."""
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
-        embeddings = batch.embeddings
-        representation_BP = torch.cat(embeddings, dim=1).requires_grad_()
+        representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B, batch.weights_B)
         assert representation_BP.grad is not None
-        widths = [embedding.shape[1] for embedding in embeddings]
-        # Scaled before they are compressed: float16 would lose the small ones. The party divides.
-        size = len(batch.rows_B)
-        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(size)
-        sent = [
-            sender.send(self._defended(each.mask.rows_of(gradient_BD), size) * scale, each.mask.rows_of(batch.rows_B))
-            for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
-        ]
-        return [(part,) for part in sent], [loss]
-
-    def _defended(self, gradient_nD: Tensor, batch_size: int) -> Tensor:
-        if self.defence is None:
-            return gradient_nD
-        # A row's own loss weighs 1 / B in the mean: clipping lengths do not depend on the batch size.
-        return self.defence.apply(gradient_nD * batch_size) / batch_size
+        gradient_BP, place = representation_BP.grad.cpu(), 0
+        size, sent = len(batch.rows_B), PartsK()
+        scale = gradient_scale(size)
+        for sender, (_, embedding_BD, mask) in zip(self.senders, batch.received, strict=True):
+            gradient_nD = mask.rows_of(gradient_BP[:, place : place + embedding_BD.shape[1]])
+            place += embedding_BD.shape[1]
+            if self.defence is not None:
+                # A row's own loss weighs 1 / B in the mean: clipping lengths do not depend on the batch size.
+                gradient_nD = self.defence.apply(gradient_nD * size) / size
+            # Scaled before they are compressed: float16 would lose the small ones. The party divides.
+            sent.append((sender.send(gradient_nD * scale, mask.rows_of(batch.rows_B)),))
+        return sent, [loss]
 
     def state_dict(self) -> State:
         """Return the unsent residuals, by the party's position."""

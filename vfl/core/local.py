@@ -10,6 +10,7 @@ import torch
 
 from vfl.base.modules import combined_digest, weights_digest
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 from vfl.core.build import (
     GivenModules,
     Start,
@@ -150,7 +151,7 @@ def build_in_process(
     return InProcess(server.joint, parties, source, [part.train for part in split.parties], split, server)
 
 
-def links_to(parties: Sequence[FinishedParty], config: ExperimentConfig) -> dict[str, LocalLink]:
+def links_to(parties: Sequence[FinishedParty], config: PredictionConfig) -> dict[str, LocalLink]:
     """Return the links to this process's parties by name, and set the number of threads of each party at once."""
     if config.parties_at_once == 1:
         return {party.name: LocalLink(party) for party in parties}

@@ -54,7 +54,7 @@ class OwnClassifier:
 
     def start_exchange(self, round_index: int, exchange: int, steps: int) -> None:
         """Set the learning rate of a batch of the round."""
-        set_learning_rate(self.optimizer, self.trainer.config, round_index, exchange, steps)
+        set_learning_rate(self.optimizer, self.trainer.config.rate_at(round_index, exchange, steps))
 
     def step(self, embedding_nD: Tensor, labels_n: Tensor) -> tuple[Tensor, float]:
         """Take one step; return the loss's gradient at the embeddings [n, D], and the loss, both before it."""

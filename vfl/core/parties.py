@@ -47,9 +47,15 @@ class PartyProxy:
 
     def ask(self, request: Message) -> "PendingReply":
         """Send the party a message, and record it."""
-        reply = self.attempt(lambda link: link.send(request))
-        if reply is not None and self.ledger is not None:
-            self.ledger.record(self.name, "downlink", request)
+        if self.link is None:
+            return PendingReply(self, None)
+        try:
+            reply = self.link.send(request)
+        except PeerLost as lost:
+            self.lose(lost)
+            return PendingReply(self, None)
+        if self.ledger is not None:
+            self.ledger.record(self.receiver.sender, "downlink", request)
         return PendingReply(self, reply)
 
     def save(self, rounds: int) -> Callable[[], State]:
@@ -98,17 +104,17 @@ class PendingReply:
 
         Returns None if the party has become absent, or is lost because of its reply, which is then not recorded.
         """
-        reply = self.reply
-        if reply is None:
+        party = self.party
+        if self.reply is None or party.link is None:
             return None
-
-        def parse_and_book(message: Message) -> T:
-            parsed = parse(message)
-            if self.party.ledger is not None:
-                self.party.ledger.record(self.party.name, "uplink", message)
-            return parsed
-
-        return self.party.attempt(lambda link: read(link, reply, parse_and_book))
+        try:
+            parsed = read(party.link, self.reply, parse)
+        except PeerLost as lost:
+            party.lose(lost)
+            return None
+        if party.ledger is not None:
+            party.ledger.record(party.receiver.sender, "uplink", self.reply.result())
+        return parsed
 
     def wait(self) -> None:
         """Wait for a reply without content."""

@@ -28,7 +28,7 @@ from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
 from vfl.core.privacy.defences import NoDefence
 from vfl.core.privacy.message_recorder import MessageRecorder
-from vfl.core.team import OneProcess
+from vfl.core.team import Team
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.messages.control import (
@@ -57,8 +57,10 @@ SECTION = "party"
 class FeatureParty(FinishedParty):
     """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
 
-    ``model`` is dense. ``team`` are the party's processes.
+    ``model`` is dense. ``team`` are the party's processes, None if it has one.
     """
+
+    config: ExperimentConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # it is never set again
 
     def __init__(
         self,
@@ -69,13 +71,13 @@ class FeatureParty(FinishedParty):
         sender: EmbeddingSender,
         config: ExperimentConfig,
         runtime: Runtime,
-        team: OneProcess | None = None,
+        team: Team | None = None,
         defence: NoDefence = NoDefence(),  # noqa: B008 - without state
         optimizer: MakeOptimizer | None = None,
     ) -> None:
         super().__init__(name, model, data, sender, config, runtime, defence)
         self.protocol = protocol
-        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or OneProcess())
+        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team)
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example: tuple[Tensor, ...] = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
@@ -98,7 +100,7 @@ class FeatureParty(FinishedParty):
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated.pruner = self.pruner
         self.views = build_views(config, name, data)
-        """The images that training sees instead of the party's own."""
+        """The images that training sees instead of the party's own; None: it sees these."""
         self.resolution = 1.0
         """Share of their sides with which ``train`` and ``test`` have the images of ``data``."""
         self.may_rest = config.training.party_dropout > 0
@@ -106,6 +108,8 @@ class FeatureParty(FinishedParty):
         self.weights_file: str | None = None
         """Digest of the file whose weights the model began with; None if it began with none."""
         self.round_index: int = -1
+        self.rates: list[float] = []
+        """Learning rate of each exchange of the present round."""
         self.batches: list[Tensor] = []
         """Rows in which the party takes part, for each exchange of the present round."""
         self.pending = deque[PendingExchange]()
@@ -155,6 +159,7 @@ class FeatureParty(FinishedParty):
         self.round_index = round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
         self.resize(assigned.resolution or 1.0)
+        self.rates = self.config.training.optimizer.rates_of(round_index, self.steps)
         self.pending.clear()
         self.meter = RoundMeter(self.runtime)
         self.passes.start_round(round_index)
@@ -183,7 +188,9 @@ class FeatureParty(FinishedParty):
     def embed(self, exchange: int) -> bytes:
         """Return the frame of the sparsified embeddings of a batch, empty for no rows (Algorithm 1, lines 5-6)."""
         rows_n = self.batches[exchange]
-        inputs = self.views.shown(self.batch(self.train, rows_n), rows_n, self.round_index, exchange)
+        inputs = self.batch(self.train, rows_n)
+        if self.views is not None:
+            inputs = self.views.shown(inputs, rows_n, self.round_index, exchange)
         # With staleness other updates change the model before the batch's own.
         weights = self.passes.copied_weights() if self.config.training.staleness else OWN
         forward = self._forward(inputs, weights)
@@ -196,11 +203,10 @@ class FeatureParty(FinishedParty):
     def update(self, message: Message) -> None:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending = self.pending[0]
-        schedule = self.config.training.optimizer
-        set_learning_rate(self.optimizer, schedule, self.round_index, pending.exchange, self.steps)
+        set_learning_rate(self.optimizer, self.rates[pending.exchange])
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
-        # The weights are about to move; what was finished or pruned of the present ones would be stale.
-        self.evaluated.forget()
+        if pending.exchange == 0:  # the weights are about to move; what was finished or pruned of them is stale
+            self.evaluated.forget()
         # Not at the round's start: the first embedding is the unpruned model's, as in Algorithm 1. The graphs of all
         # embeddings under way end at tensors that pruning has replaced.
         if pending.exchange == 0:
@@ -228,7 +234,8 @@ class FeatureParty(FinishedParty):
         # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
         for name, weight in weights.items():
             self.model.get_parameter(name).grad = weight.grad
-        self.passes.team.add_gradients(self.model, samples)
+        if self.passes.team is not None:
+            self.passes.team.add_gradients(self.model, samples)
         self.optimizer.step()
         self.meter.backward(self.macs, samples, self.skipped_macs)
 
@@ -278,9 +285,11 @@ class FeatureParty(FinishedParty):
         losses: list[float] = []
         with self.meter.training():
             for exchange, rows_n in enumerate(self.batches):
-                set_learning_rate(self.optimizer, self.config.training.optimizer, round_index, exchange, self.steps)
+                set_learning_rate(self.optimizer, self.rates[exchange])
                 protocol.classifier.start_exchange(round_index, exchange, self.steps)
-                inputs = self.views.shown(self.batch(self.train, rows_n), rows_n, round_index, exchange)
+                inputs = self.batch(self.train, rows_n)
+                if self.views is not None:
+                    inputs = self.views.shown(inputs, rows_n, round_index, exchange)
                 losses += self._steps_alone(inputs, rows_n, protocol)
         own_loss = finite(sum(losses) / len(losses), f"own_loss/{self.name}") if losses else None
         return self._report(own_loss=own_loss)

@@ -25,18 +25,7 @@ from vfl.runs.torchrun_group import Workers
 Call = Callable[..., Tensor]
 
 
-class OneProcess:
-    """The only process of a party."""
-
-    def embed(self, model: nn.Module, call: Call, inputs: Sequence[Tensor], runtime: Runtime) -> Tensor:
-        """Return the embeddings [n, D] of a batch with their graph, by ``call``, which calls the model."""
-        return runtime.forward(call, *inputs)
-
-    def add_gradients(self, model: nn.Module, samples: int) -> None:
-        """Turn the gradients of the weights into those of all n samples."""
-
-
-class Team(OneProcess):
+class Team:
     """The processes of a party under torchrun. All must make the same calls in the same order."""
 
     def __init__(self, workers: Workers) -> None:
@@ -47,10 +36,13 @@ class Team(OneProcess):
         return samples >= 2 * self.workers.size
 
     def embed(self, model: nn.Module, call: Call, inputs: Sequence[Tensor], runtime: Runtime) -> Tensor:
-        """Compute this process's rows and return those of all. Raises PeerLost."""
+        """Return the embeddings [n, D] of a batch with their graph, by ``call``, which calls the model.
+
+        Computes this process's rows and gets those of the others. Raises PeerLost.
+        """
         samples = len(inputs[0])
         if not self._shares(samples):
-            return super().embed(model, call, inputs, runtime)
+            return runtime.forward(call, *inputs)
         # In ranks' order and consecutive, so that the parts one below the other are the batch.
         rows = torch.arange(samples).tensor_split(self.workers.size)[self.workers.rank]
         own = slice(int(rows[0]), int(rows[-1]) + 1)
@@ -59,7 +51,7 @@ class Team(OneProcess):
         return _Gathered.apply(part_nD, own, samples, self.workers)
 
     def add_gradients(self, model: nn.Module, samples: int) -> None:
-        """Add up the parts' gradients. Raises PeerLost."""
+        """Turn the gradients of the weights into those of all n samples. Raises PeerLost."""
         if not self._shares(samples):
             return
         gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]

@@ -20,7 +20,7 @@ from vfl.base.errors import ConfigError
 from vfl.base.modules import weights_digest
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
-from vfl.config.experiment import ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 from vfl.data.drift import Histograms
 from vfl.data.files import LabelData, PartyData, in_classes, load_label_data, load_party_data, numbered
 from vfl.data.rows import Rows
@@ -30,6 +30,8 @@ from vfl.runs.checkpoint import State
 
 SERVER = "server"
 """Name of the server among the owners of a run's states."""
+DRAWN = 64
+"""Random rows that replace a party's own: as many as are computed at once, which is tried with them."""
 MOST_NAMED = 10
 """Most cells far from the training rows that are named."""
 
@@ -205,6 +207,12 @@ class Source:
         """Return a preparation fitted to a holder's training samples. Raises ValueError for unusable samples."""
         return AsItIs(Features(self.data.dataset.kind, tuple(train.features.shape[1:])))
 
+    def restore_preparation(self, state: State, like: Samples) -> Preparation:
+        """Return the preparation in a fitted ``state``, of raw samples of the form of ``like``."""
+        preparation = self.prepare(like)
+        preparation.load_state_dict(state)
+        return preparation
+
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none."""
         return None
@@ -271,7 +279,7 @@ class Source:
         raise ValueError(f"--data: {path}: {self.data.dataset.kind} reads no file of samples; predict the test samples")
 
 
-def open_source(config: ExperimentConfig) -> Source:
+def open_source(config: PredictionConfig) -> Source:
     """Return the experiment's source. Raises ValueError if it cannot be used."""
     source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
     source.task, source.task_said = config.task, "task" in config.model_fields_set
@@ -340,14 +348,14 @@ def _raw_state(samples: Samples, names: State) -> State:
     return {"shapes": shapes, "names": names}
 
 
-def stand_in(source: Source, party: str, state: State, rows: int) -> tuple[Prepared, Samples]:
-    """Return ``rows`` random samples that replace a party's own, prepared with its fitted preparation, and raw.
+def stand_in(source: Source, party: str, state: State) -> tuple[Prepared, Samples]:
+    """Return random samples that replace a party's own, prepared with its fitted preparation, and raw.
 
     ``state`` is the party's state of a run; its preparation and ``Prepared.raw`` describe new samples.
     """
     raw: State = state["raw"]
     source.load_names(party, raw["names"])
-    preparation, zeros = _as_fitted(source, state, rows)
+    preparation, zeros = _as_fitted(source, state, DRAWN)
     drawn = preparation.drawn(zeros)
     prepared = prepare_samples(preparation, drawn)
     return Prepared(preparation, prepared, prepared, raw), drawn
@@ -357,9 +365,7 @@ def _as_fitted(source: Source, state: State, rows: int) -> tuple[Preparation, Sa
     """Return the preparation in a party's state of a run, and ``rows`` samples of its form, all 0."""
     features, *more = (torch.zeros(rows, *shape, dtype=getattr(torch, kind)) for kind, *shape in state["raw"]["shapes"])
     zeros = Samples(torch.arange(rows), features, more=tuple(more))
-    preparation = source.prepare(zeros)
-    preparation.load_state_dict(state["preparation"])
-    return preparation, zeros
+    return source.restore_preparation(state["preparation"], zeros), zeros
 
 
 def prepare_whole(source: Source) -> Dataset:

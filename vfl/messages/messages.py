@@ -276,10 +276,13 @@ class Message:
 
     def part(self, kind: PartKind) -> Part:
         """Return the only part of a kind. Raises MessageError unless there is exactly one."""
-        parts = [part for part in self.parts if part.kind == kind]
-        if len(parts) != 1:
-            raise MessageError(f"{self.kind.name} message with {len(parts)} {kind.name} parts instead of 1")
-        return parts[0]
+        found, count = None, 0
+        for part in self.parts:
+            if part.kind == kind:
+                found, count = part, count + 1
+        if found is None or count > 1:
+            raise MessageError(f"{self.kind.name} message with {count} {kind.name} parts instead of 1")
+        return found
 
 
 def control(settings: Mapping[str, Any]) -> Part:

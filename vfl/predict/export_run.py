@@ -20,12 +20,13 @@ from vfl.base.costs import amount
 from vfl.base.macs import count_macs, count_parameters
 from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant
 from vfl.base.modules import weights_digest
-from vfl.config import ConfigError, ExperimentConfig, dump_config
+from vfl.config import ConfigError
 from vfl.config.own_models import is_own
-from vfl.core.build import feature_config
+from vfl.config.prediction import PredictionConfig
+from vfl.core.build import feature_config, new_feature_model
 from vfl.core.export_model import TOLERANCE, Exported, export_model
+from vfl.core.finished_party import FinishedParty
 from vfl.core.local import LocalFederation
-from vfl.core.party import FeatureParty
 from vfl.core.tasks import Classification, Regression, Task
 from vfl.data.samples import Samples
 from vfl.data.source import Source
@@ -65,20 +66,20 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
         raise ConfigError(f"--out: {folder} exists already; name another folder")
     run = Run(run_dir)
     own = load_party(run)
-    write = (
-        partial(_export_all, open_federation(run, with_data=False, prunable=True))
-        if own is None
-        else partial(_export_own, *own)
-    )
+    write = partial(_export_all, open_federation(run, with_data=False)) if own is None else partial(_export_own, *own)
     target = follow_links(folder)
     unfinished = target.with_name(f".partial-{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
-        card = write(unfinished) | {
-            "tested": _tested(run),
-            "leakage": read_audit(run_dir, run.checkpoints.rounds()[-1]),
-        }
+        card = (
+            _card(run)
+            | write(unfinished)
+            | {
+                "tested": _tested(run),
+                "leakage": read_audit(run_dir, run.checkpoints.rounds()[-1]),
+            }
+        )
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
         unfinished.rename(target)
@@ -102,7 +103,7 @@ def _tested(run: Run) -> list[str]:
 
 def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
     joint = trained.joint
-    parties = [party for party in trained.parties if isinstance(party, FeatureParty)]
+    parties = trained.parties
     models = {
         party.name: _export_party(trained.source, party, raw, folder)
         for party, raw in zip(parties, trained.raw, strict=True)
@@ -120,7 +121,6 @@ def _export_all(trained: LocalFederation, folder: Path) -> dict[str, Any]:
         ),
     }
     return {
-        **_card(config),
         **trained.digests(),
         "classes": list(task.names),
         "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
@@ -138,9 +138,8 @@ def label_of(task: Regression) -> dict[str, float]:
     return {"mean": task.mean, "std": task.std} | quantile
 
 
-def _export_own(party: FeatureParty, source: Source, raw: Samples, folder: Path) -> dict[str, Any]:
+def _export_own(party: FinishedParty, source: Source, raw: Samples, folder: Path) -> dict[str, Any]:
     return {
-        **_card(party.config),
         "model_digest": weights_digest(party.model.state_dict()),
         "finished_model_digest": party.evaluated.digest(),
         "checked_samples": min(CHECKED_SAMPLES, len(raw)),
@@ -149,10 +148,11 @@ def _export_own(party: FeatureParty, source: Source, raw: Samples, folder: Path)
     }
 
 
-def _card(config: ExperimentConfig) -> dict[str, Any]:
+def _card(run: Run) -> dict[str, Any]:
+    config = run.prediction
     return {
         "name": config.name,
-        "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
+        "config_sha256": hashlib.sha256((run.folder / "config.yaml").read_bytes()).hexdigest(),
         "torch": torch.__version__,
         "precision": "float32",
         "checked_to": TOLERANCE,
@@ -160,25 +160,28 @@ def _card(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
+def _blocks(config: PredictionConfig, party: FinishedParty) -> list[int] | None:
     """Return the numbers of rows and columns into which images are cut; None for other features."""
     grid = config.data.partition
     return [grid.rows, grid.columns] if party.preparation.features.kind == "images" else None
 
 
-def _embeddings(party: FeatureParty) -> Tensor:
+def _embeddings(party: FinishedParty) -> Tensor:
     """Return the finished model's embeddings [B, D] of the samples for the check."""
     rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.train)))
     return party.evaluated.embed("finished", party.batch(party.train, rows_B), 0.0).float().cpu()
 
 
-def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+def _export_party(source: Source, party: FinishedParty, raw: Samples, folder: Path) -> dict[str, Any]:
     model, preparation = party.evaluated.finished_copy(), party.preparation.module()
     fitted = source.preparation_text(party.name, party.preparation)
     if fitted is not None:
         write_atomically(folder / f"{party.name}{FITTED}", fitted + "\n")
     samples = party.train if preparation is None else raw
     inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
+    dense, example = new_feature_model(party.name, party.data, party.config), party.batch(party.train, torch.arange(1))
+    built, present = (_layer_widths(each) for each in (dense, party.model))
+    pruned = [name for name, width in built.items() if present[name] < width]
     whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
     return {
         "kind": kind_of(party.config, party.name),
@@ -186,17 +189,23 @@ def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Pat
         "input_types": [str(tensor.dtype).removeprefix("torch.") for tensor in inputs],
         "preparation": None if preparation is None else _numbers(preparation),
         "preparation_file": None if fitted is None else f"{party.name}{FITTED}",
-        "alpha": party.pruner.alpha_max,
-        "macs": party.macs,
-        "unpruned_macs": party.unpruned_macs,
+        "alpha": party.alpha_max,
+        "macs": count_macs(party.model, *example),
+        "unpruned_macs": count_macs(party.runtime.place(dense), *example),
         "parameters": count_parameters(party.model),
-        "widths": party.pruner.widths(),
-        "original_widths": party.pruner.original_widths,
+        "widths": {name: present[name] for name in pruned},
+        "original_widths": {name: built[name] for name in pruned},
         **_files(export_model(whole, inputs, folder, party.name)),
     }
 
 
-def kind_of(config: ExperimentConfig, party: str) -> str:
+def _layer_widths(model: nn.Module) -> dict[str, int]:
+    """Return the outputs of the layers that have weights, by name."""
+    weights = {name: each for name, each in model.named_parameters() if name.endswith(".weight") and each.dim() > 1}
+    return {name.removesuffix(".weight"): len(each) for name, each in weights.items()}
+
+
+def kind_of(config: PredictionConfig, party: str) -> str:
     """Return a party's kind of feature model as others may read it; code of its own is "own", wherever it lies."""
     settings = feature_config(config, party)
     if settings.kind == "torchvision":

@@ -51,18 +51,18 @@ def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: Reas
 def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Path]:
     """Return samples as files; samples in memory are written into a folder."""
     if isinstance(samples, str | Path):
-        if run.config.data.dataset.kind in TABLE_KINDS:
+        if run.prediction.data.dataset.kind in TABLE_KINDS:
             raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
         return Path(samples)
     if not isinstance(samples, Mapping):
         np.savez(folder / "samples.npz", images=np.asarray(cast(Any, samples)))
         return folder / "samples.npz"
-    owners, tables = run.config.owners, dict[str, Path]()
+    owners, tables = run.prediction.owners, dict[str, Path]()
     for owner, table in cast(Mapping[str, object], samples).items():
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")
         if isinstance(table, str | Path):
-            tables[owner] = table_named(run.config, owner, Path(table))
+            tables[owner] = table_named(run.prediction, owner, Path(table))
         else:
             tables[owner] = folder / owner
             write_frame(tables[owner], f"samples: {owner}", table)

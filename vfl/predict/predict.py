@@ -18,8 +18,9 @@ from torch import Tensor
 from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost, nearest_name
 from vfl.base.metrics import format_metric, title
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError
 from vfl.config.files import read_owners_file, read_section
+from vfl.config.prediction import PredictionConfig
 from vfl.config.tables import TableConfig, label_owner, table_of
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
@@ -175,7 +176,7 @@ def predict_in_process(
     """
     # Mean embeddings are of the training rows, and those are not in the run.
     opened = open_federation(run, with_data=when_absent == "mean" or (data is None and not tables))
-    joint, config = opened.joint, opened.joint.config
+    joint, config = opened.joint, run.prediction
     check_absent(absent, config.parties, when_absent)
     if tables:
         return predict_new_rows(opened, tables, absent, when_absent, reasons)
@@ -187,7 +188,7 @@ def predict_in_process(
     return predict(joint, absent, when_absent, reasons)
 
 
-def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
+def check_split(config: PredictionConfig, split: Subset | None) -> Subset:
     """Return the samples to predict. Raises ConfigError for validation samples of a run without any."""
     if split == "validation" and config.data.evaluated == "test":
         raise ConfigError("--split: the run has no validation samples, data.validation_share is 0; choose test")
@@ -293,7 +294,7 @@ def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
-    names = run.config.owners if given else ()
+    names = run.prediction.owners if given else ()
     tables: dict[str, Path] = {}
     for text in given:
         owner, named, path = text.partition("=")
@@ -303,11 +304,11 @@ def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict
             raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
         if owner not in names:
             raise ConfigError(f"--table: unknown party {owner!r}{nearest_name(owner, names)}")
-        tables[owner] = table_named(run.config, owner, Path(path))
+        tables[owner] = table_named(run.prediction, owner, Path(path))
     return tables
 
 
-def table_named(config: ExperimentConfig, owner: str, path: Path) -> Path:
+def table_named(config: PredictionConfig, owner: str, path: Path) -> Path:
     """Return an owner's table of new rows: the file, or that of a YAML file of ``lvfl describe``.
 
     Raises ConfigError for YAML that names no file, or another key than the run's.
@@ -327,17 +328,17 @@ def table_named(config: ExperimentConfig, owner: str, path: Path) -> Path:
 
 
 def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:
-    if serve or len(run.config.owners) == 1:
-        return {leader_of(run.config): path}
+    if serve or len(run.prediction.owners) == 1:
+        return {leader_of(run.prediction): path}
     return dict.fromkeys(open_federation(run, with_data=False).source.whose_table(path), path)
 
 
-def leader_of(config: ExperimentConfig) -> str:
+def leader_of(config: PredictionConfig) -> str:
     """Return the owner who names new samples: the label owner, or the first party."""
     return label_owner(config.data.tables) or config.parties[0]
 
 
-def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
+def samples_table(config: PredictionConfig, tables: Mapping[str, Path]) -> Path:
     """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
     leader = leader_of(config)
     if leader not in tables:

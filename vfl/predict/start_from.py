@@ -29,10 +29,10 @@ def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
     if config.training.start_from is None:
         return None
     if CheckpointStore(run_dir / "checkpoints").rounds():
-        return Start(whole_states(Run(run_dir))[1], fresh=False)
+        return Start(whole_states(Run(run_dir)), fresh=False)
     with _named():
         run = _finished(config)
-        states = whole_states(run)[1]
+        states = whole_states(run)
         if any("raw" not in states[name] for name in config.parties):
             raise ConfigError(f"{run}: {EARLIER}")
         return Start(states, fresh=True)

@@ -1,19 +1,20 @@
 """A run's joint model, rebuilt in this process from the last checkpoint: to be asked, or to train on."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 
 from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import Start, build_finished_party, build_joint_model, build_party, training_labels
+from vfl.core.build import Start, TrainingLabels, build_finished_party, build_joint_model, training_labels
 from vfl.core.finished_party import FinishedParty
 from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
-from vfl.core.party import SECTION, FeatureParty
+from vfl.core.party import SECTION
 from vfl.core.server import OWNER as SERVER
 from vfl.core.tasks import Task, restored_task
-from vfl.data.files import Labels
+from vfl.data.files import Labels, in_classes
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party, split_samples, stand_in
 from vfl.runs.checkpoint import CheckpointStore, State
@@ -21,14 +22,10 @@ from vfl.runs.run_folder import PROCESSES
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
-DRAWN = 32
-"""Least number of random rows that replace a run's data."""
-
 
 class RunCheckpoint(NamedTuple):
-    """Configuration and one checkpoint of a run."""
+    """One checkpoint of a run."""
 
-    config: ExperimentConfig
     rounds: int
     """Rounds done when the checkpoint was saved."""
     digest: str
@@ -39,7 +36,7 @@ class RunCheckpoint(NamedTuple):
 
 
 def read_checkpoint(run: Run, done: int | None = None) -> RunCheckpoint:
-    """Read a run's configuration and last checkpoint, or the one after ``done`` rounds.
+    """Read a run's last checkpoint, or the one after ``done`` rounds.
 
     Raises ConfigError for a run that is not vertical or has no checkpoints, CorruptCheckpoint if the last is damaged
     (an older one would be another model).
@@ -50,7 +47,7 @@ def read_checkpoint(run: Run, done: int | None = None) -> RunCheckpoint:
     if SECTION in sections:
         raise ConfigError(f"{run}: holds one party's own model, which can only be exported")
     del sections["loop"]
-    return RunCheckpoint(run.config, done, checkpoints.digest(done), sections)
+    return RunCheckpoint(done, checkpoints.digest(done), sections)
 
 
 def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConfig | None = None) -> InProcess:
@@ -59,8 +56,8 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     ``config`` replaces the run's own. The models are in evaluation mode. Raises as ``read_checkpoint``; ConfigError if
     other processes keep the parties' models, ValueError if the data has changed or is missing.
     """
-    own, sections = whole_states(run, done)
-    config = without_weights(config or own)
+    sections = whole_states(run, done)
+    config = without_weights(config or run.config)
     start = None if config.training.start_from is None else Start(sections, fresh=False)
     source = open_source(config)
     load_all_names(source, sections)
@@ -72,79 +69,72 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     return built
 
 
-def open_federation(run: Run, *, with_data: bool, prunable: bool = False) -> LocalFederation:
+def open_federation(run: Run, *, with_data: bool) -> LocalFederation:
     """Return the joint model of a run, with all parties' finished models in this process. It cannot train.
 
     ``with_data``: on the samples that the run evaluated; otherwise nothing is read but the run, and random rows stand
     without its samples, to be used on others. A run of an earlier version needs its data: it did not store the
-    form of new samples. ``prunable``: its parties are feature parties, whose pruners know the layers. Raises as
-    ``load_run_with_data``.
+    form of new samples. Raises as ``load_run_with_data``.
     """
-    config, sections = whole_states(run)
-    check_whole_images(run, sections[SERVER].get("reports", {}))
-    own = sections[SERVER]
-    if not with_data and not all("raw" in state for name, state in sections.items() if name != SERVER):
+    config, states = run.prediction, whole_states(run)
+    own = states.pop(SERVER)
+    check_whole_images(run, own.get("reports", {}))
+    if not with_data and not all("raw" in state for state in states.values()):
         try:
-            return open_federation(run, with_data=True, prunable=prunable)
+            return open_federation(run, with_data=True)
         except ValueError as error:
             raise ConfigError(
                 f"{run}: was trained by an earlier version and needs its training data: {error}"
             ) from None
     source, runtime = open_source(config), start_runtime(config)
     with blaming(str(run)):
-        held, raw, task, test = (_own_data if with_data else _random_data)(config, source, sections)
-    parties: list[FinishedParty] = []
-    for name, data in held.items():
-        party = (
-            build_party(name, data, None, config, runtime)
-            if prunable
-            else build_finished_party(name, data, config, runtime)
-        )
-        party.load_finished(sections[name])
-        party.model.eval()
-        parties.append(party)
+        held, raw, task, test = _own_data(run, source, own, states) if with_data else _random_data(source, own, states)
+    parties = [build_finished_party(name, data, states[name], config, runtime) for name, data in held.items()]
     joint = build_joint_model(links_to(parties, config), task, test, config, runtime, own)
     return LocalFederation(joint, parties, source, raw)
 
 
 def _own_data(
-    config: ExperimentConfig, source: Source, sections: Mapping[str, State]
+    run: Run, source: Source, own: State, states: Mapping[str, State]
 ) -> tuple[dict[str, Prepared], Sequence[Samples], Task, Labels]:
     """Return a run's samples by party, the raw training ones, the task and the labels of the samples it evaluated.
 
     Raises ValueError for changed data.
     """
-    kept: Mapping[str, State] = {} if config.training.start_from is None else sections
-    load_all_names(source, sections)
-    split = split_samples(source, kept)
+    load_all_names(source, states)
+    split = split_samples(source)
     # As it was fitted: an earlier version may have fitted otherwise.
-    fitted = {name: state for name, state in sections.items() if "raw" in state}
+    fitted = {name: state for name, state in states.items() if "raw" in state}
     held = {data.party: prepare_party(source, data, fitted.get(data.party)) for data in split.parties}
-    labels = training_labels(split.labels, config, kept.get(SERVER))
-    check_same_data("the labels", sections[SERVER]["data_digest"], labels.digest(split.labels.test))
+    labels = split.labels
+    if "task" in own:
+        with suppress(ConfigError):  # classes that the run does not have: the digest differs as well
+            labels = in_classes(labels, own["task"])
+        task, train = restored_task(own["task"]), labels.train
+        trained = TrainingLabels(train.values, task, train.present, train.weights)
+    else:  # an earlier version's run
+        trained = training_labels(labels, run.config)
+    check_same_data("the labels", own["data_digest"], trained.digest(labels.test))
     for name, data in held.items():
-        check_same_data(f"{name}'s features", sections[name]["data_digest"], data.digest)
-    return held, [part.train for part in split.parties], labels.task, split.labels.test
+        check_same_data(f"{name}'s features", states[name]["data_digest"], data.digest)
+    return held, [part.train for part in split.parties], trained.task, labels.test
 
 
 def _random_data(
-    config: ExperimentConfig, source: Source, sections: Mapping[str, State]
+    source: Source, own: State, states: Mapping[str, State]
 ) -> tuple[dict[str, Prepared], Sequence[Samples], Task, Labels]:
     """Return random samples of the form of a run's own, the run's task, and no labels."""
-    rows = _rows(config)
-    held = {name: stand_in(source, name, sections[name], rows) for name in source.parties}
-    task = restored_task(sections[SERVER]["task"])
-    nothing = Labels(torch.arange(0), torch.zeros(0, dtype=torch.int64 if task.names else torch.float32))
-    return {name: own for name, (own, _) in held.items()}, [raw for _, raw in held.values()], task, nothing
+    held, raw, task = dict[str, Prepared](), list[Samples](), restored_task(own["task"])
+    for name in source.parties:
+        held[name], drawn = stand_in(source, name, states[name])
+        raw.append(drawn)
+    return held, raw, task, Labels(torch.arange(0), torch.zeros(0, dtype=torch.int64 if task.names else torch.float32))
 
 
-def whole_states(run: Run, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
-    """Return a run's configuration and all owners' whole states. Raises as ``read_checkpoint``."""
-    trained = read_checkpoint(run, done)
-    config, sections = trained.config, trained.sections
-    for name in config.parties:
-        sections[name] = _whole_state(run, name, sections[name])
-    return without_weights(config), sections
+def whole_states(run: Run, done: int | None = None) -> dict[str, State]:
+    """Return the whole states of the server and, by name, its parties. Raises as ``read_checkpoint``."""
+    states = read_checkpoint(run, done).sections
+    return {name: state if name == SERVER else _whole_state(run, name, state) for name, state in states.items()}
 
 
 def without_weights(config: ExperimentConfig) -> ExperimentConfig:
@@ -152,7 +142,7 @@ def without_weights(config: ExperimentConfig) -> ExperimentConfig:
     return config.model_copy(update={"models": config.models.without_weights()})
 
 
-def load_party(run: Run, done: int | None = None) -> tuple[FeatureParty, Source, Samples] | None:
+def load_party(run: Run, done: int | None = None) -> tuple[FinishedParty, Source, Samples] | None:
     """Return the party whose own folder this is, its source and random raw samples.
 
     As of its last checkpoint, or of the one after so many rounds.
@@ -163,15 +153,13 @@ def load_party(run: Run, done: int | None = None) -> tuple[FeatureParty, Source,
     state = run.checkpoints.load(done or rounds[-1]).get(SECTION) if rounds else None
     if state is None:
         return None
-    config, name = without_weights(run.config), state["name"]
+    config, name = run.prediction, state["name"]
     source = open_source(config)
-    check_whole_images(run, {state["name"]: state})
+    check_whole_images(run, {name: state})
     if "raw" not in state:
         raise ConfigError(f"{run}: was trained by an earlier version, which kept too little to export it; train again")
-    prepared, raw = stand_in(source, name, state, _rows(config))
-    party = build_party(name, prepared, None, config, start_runtime(config))
-    party.load_finished(state)
-    return party, source, raw
+    data, raw = stand_in(source, name, state)
+    return build_finished_party(name, data, state, config, start_runtime(config)), source, raw
 
 
 def check_whole_images(run: Run, states: Mapping[str, State]) -> None:
@@ -191,8 +179,3 @@ def _whole_state(run: Run, name: str, state: State) -> State:
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
         raise ConfigError(f"{run}: {name} keeps its model elsewhere; let it answer: lvfl predict --listen")
     return store.load(state["round"])[SECTION]
-
-
-def _rows(config: ExperimentConfig) -> int:
-    """Return a number of random rows with which the configuration is valid, though nothing is trained."""
-    return max(config.training.batch_size * (1 + config.training.staleness), DRAWN)

@@ -130,8 +130,11 @@ class CheckpointStore:
                 fingerprint.verify(folder / name)
             except (OSError, ValueError) as error:
                 raise CorruptCheckpoint(str(error)) from error
-        names = [name.removesuffix(".json") for name in files if name.endswith(".json")]
-        return {name: _read_section(folder, name) for name in names}
+        return {
+            name.removesuffix(".json"): _read_section(folder, name.removesuffix(".json"))
+            for name in files
+            if name.endswith(".json")
+        }
 
     def digest(self, done: int) -> str:
         """Return the sha256 of a committed round's manifest, which contains the digests of all its files."""

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from vfl.base.absence import WhenAbsent
 from vfl.config import ExperimentConfig, dump_config
+from vfl.config.prediction import PredictionConfig
 from vfl.config.registry import Registry
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
@@ -84,6 +85,6 @@ MODES = Registry(
 """Modes by name. They are not imported here, as this room lies below the parties."""
 
 
-def mode_of(config: ExperimentConfig) -> Mode:
+def mode_of(config: PredictionConfig) -> Mode:
     """Return the mode of an experiment. Raises ValueError for one that cannot be used."""
     return MODES.load(config.mode, lambda component: isinstance(component, Mode))

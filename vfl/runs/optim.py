@@ -43,11 +43,15 @@ class Optimizer(ABC):
     def step(self) -> None:
         """Take a step with every parameter that has a gradient."""
         for group in self.param_groups:
-            # A parameter without a gradient stays as it is, even with weight decay and momentum.
-            moved = [each for each in group["params"] if each.grad is not None]
+            moved, gradients = list[Tensor](), list[Tensor]()
+            for each in group["params"]:
+                # A parameter without a gradient stays as it is, even with weight decay and momentum.
+                if each.grad is not None:
+                    moved.append(each)
+                    gradients.append(each.grad)
             if self.config.clip_gradient is not None:
                 nn.utils.clip_grad_norm_(moved, self.config.clip_gradient)
-            self._move(moved, [each.grad for each in moved], group["lr"])
+            self._move(moved, gradients, group["lr"])
 
     @abstractmethod
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None: ...
@@ -81,14 +85,19 @@ class Adam(Optimizer):
     """``torch.optim.Adam``, or AdamW if configured."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
-        states = [self.state.get(parameter) or self._begin(parameter) for parameter in moved]
+        means, squares, steps = list[Tensor](), list[Tensor](), list[Tensor]()
+        for parameter in moved:
+            state = self.state.get(parameter) or self._begin(parameter)
+            means.append(state["exp_avg"])
+            squares.append(state["exp_avg_sq"])
+            steps.append(state["step"])
         adam(
             moved,
             gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            means,
+            squares,
             [],  # the largest squares, for amsgrad only
-            [state["step"] for state in states],
+            steps,
             foreach=False,
             fused=self.fused,
             decoupled_weight_decay=self.config.kind == "adamw",
@@ -131,14 +140,11 @@ def build_optimizer(
     return (SGD if config.kind == "sgd" else Adam)(module.parameters(), config)
 
 
-def set_learning_rate(
-    optimizer: Optimizer | torch.optim.Optimizer, config: OptimizerConfig, round_index: int, exchange: int, steps: int
-) -> None:
-    """Set the scheduled rate of an exchange, of ``steps`` in a round; a user's own optimizer keeps its rate."""
-    if not isinstance(optimizer, Optimizer):
-        return
-    for group in optimizer.param_groups:
-        group["lr"] = config.rate_at(round_index, exchange, steps)
+def set_learning_rate(optimizer: Optimizer | torch.optim.Optimizer, rate: float) -> None:
+    """Set the scheduled rate of an exchange; a user's own optimizer keeps its rate."""
+    if isinstance(optimizer, Optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
 
 
 def optimizer_state(optimizer: Optimizer | torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
+from vfl.config.prediction import PREDICTION, prediction_text
 from vfl.config.shipped import SWEEP, kind_of
 from vfl.runs.atomic import write_atomically
 
@@ -104,18 +105,27 @@ def open_run(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir")
         with private_files():
             run_dir.mkdir(parents=True, exist_ok=True)
             if not saved.exists():
-                write_atomically(saved, dump_config(with_whole_paths(config)))
+                _write_config(run_dir, with_whole_paths(config))
     except OSError as error:
         raise ConfigError(f"{option}: {run_dir} cannot be written ({error.strerror})") from None
     if _changes_on_resume(run_dir, config):
         raise ConfigError(f"{option}: another run has just begun in {run_dir}; name another folder")
 
 
+def _write_config(run_dir: Path, config: ExperimentConfig) -> None:
+    """Write the configuration and, in a file of its own, its part that predictions read."""
+    text = dump_config(config)
+    write_atomically(run_dir / "config.yaml", text)
+    if (kept := prediction_text(config, text)) is not None:
+        write_atomically(run_dir / PREDICTION, kept)
+
+
 def forget_attempt(run_dir: Path, *notes: str) -> None:
     """Remove the configuration of a process that began nothing and left only ``notes``, so that it can start anew."""
-    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", *notes}:
+    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", PREDICTION, *notes}:
         with only_process_in(run_dir):
-            (run_dir / "config.yaml").unlink(missing_ok=True)
+            for name in ("config.yaml", PREDICTION):
+                (run_dir / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -132,7 +142,7 @@ def update_config(run_dir: Path, config: ExperimentConfig) -> None:
     """Write a resumed run's configuration if settings changed, such as more rounds; the folder must be locked."""
     whole = with_whole_paths(config)
     if load_stored_config(run_dir / "config.yaml") != whole:
-        write_atomically(run_dir / "config.yaml", dump_config(whole))
+        _write_config(run_dir, whole)
 
 
 def saved_config(run_dir: Path) -> ExperimentConfig:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.prediction import PredictionConfig
 
 LIGHT_STEP_MACS = 100_000_000
 """Multiply-accumulates up to which a step takes only milliseconds on one core: several threads would mostly wait for
@@ -60,7 +61,7 @@ class Runtime:
             return module(*inputs).float()
 
 
-def start_runtime(config: ExperimentConfig) -> Runtime:
+def start_runtime(config: PredictionConfig) -> Runtime:
     """Apply the process-wide settings of an experiment (threads, determinism) and return its runtime.
 
     Raises ConfigError if the device does not exist.
@@ -77,7 +78,7 @@ def start_runtime(config: ExperimentConfig) -> Runtime:
     return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)
 
 
-def start_prediction(config: ExperimentConfig) -> None:
+def start_prediction(config: PredictionConfig) -> None:
     """Apply the process-wide settings of a run whose models are there, with the threads of a party at once."""
     start_runtime(config.model_copy(update={"threads": config.threads_of_each}))
 

@@ -18,6 +18,7 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
+from vfl.config.prediction import PredictionConfig, read_prediction
 from vfl.config.shipped import kind_of
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows
@@ -56,6 +57,12 @@ class Run:
             raise ConfigError(f"{changes[0]}: is fixed in a run; name only where its data lie now, as data.file=FILE")
         return moved
 
+    @cached_property
+    def prediction(self) -> PredictionConfig:
+        """The settings with which its parties answer; of an earlier version's run those of its experiment."""
+        kept = None if self._places else read_prediction(self.folder)
+        return self.config if kept is None else kept
+
     @property
     def checkpoints(self) -> CheckpointStore:
         """The checkpoints that are kept."""
@@ -69,8 +76,8 @@ class Run:
         rounds = self.checkpoints.rounds()
         if not rounds:
             raise ConfigError(f"{self}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
-        if self.config.mode != "vertical":
-            raise ConfigError(f"{self}: mode is {self.config.mode}; only a vertical run has a split model")
+        if self.prediction.mode != "vertical":
+            raise ConfigError(f"{self}: mode is {self.prediction.mode}; only a vertical run has a split model")
         return rounds
 
     @property
@@ -125,9 +132,9 @@ class Run:
         from vfl.base.process_state import standard_state
         from vfl.runs.mode import mode_of
 
-        predict = mode_of(self.config).predict
+        predict = mode_of(self.prediction).predict
         if predict is None:
-            raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
+            raise ConfigError(f"{self.folder}: mode is {self.prediction.mode}; only a vertical run predicts")
         with standard_state():
             return predict(self, samples)
 
@@ -148,9 +155,9 @@ class Run:
         from vfl.base.process_state import standard_state
         from vfl.runs.mode import mode_of
 
-        explain = mode_of(self.config).explain
+        explain = mode_of(self.prediction).explain
         if explain is None:
-            raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run explains scores")
+            raise ConfigError(f"{self.folder}: mode is {self.prediction.mode}; only a vertical run explains scores")
         with standard_state():
             return explain(self, samples, of, steps, when_absent)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.party import FeatureParty
-from vfl.core.team import OneProcess, Team
+from vfl.core.team import Team
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.admission import check_party
 from vfl.parties.network.party.training_session import PartyWorker
@@ -37,9 +37,9 @@ class Follower(PartyWorker):
         """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
 
 
-def team_of(workers: SingleProcess) -> OneProcess:
+def team_of(workers: SingleProcess) -> Team | None:
     """Return the team in which the processes share a batch."""
-    return Team(workers) if isinstance(workers, Workers) else OneProcess()
+    return Team(workers) if isinstance(workers, Workers) else None
 
 
 def must_hold(workers: SingleProcess, held: str) -> None:

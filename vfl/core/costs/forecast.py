@@ -167,6 +167,7 @@ class PriceList:
         @cache
         def frame_bytes(name: str, beta: float) -> int:
             receiver = receivers[name]
+            assert receiver.compressor is not None, "a training compresses"
             frame = receiver.compressor.compress(_probe(round(rows[name]), receiver.width), beta)
             return Part(PartKind.EMBEDDING, frame).size
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -112,7 +113,7 @@ class Workload:
         """The same in an exchange."""
         return self.local_iterations * 3
 
-    @property
+    @cached_property
     def under_way(self) -> int:
         """Exchanges under way at a pruning, whose batches are embedded twice."""
         return 1 + self.ahead

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vfl.base.errors import ConfigError
-from vfl.core.augmentation import Views
+from vfl.core.augmentation import ShiftedViews
 from vfl.core.label_protocol import PartyProtocol, ReceivedGradient
 from vfl.core.presence import RowMask
 from vfl.messages.messages import Message
@@ -46,7 +46,7 @@ class MessageRecorder:
     """A party's side of the label protocol that also records the messages of a round by training row."""
 
     protocol: PartyProtocol
-    views: Views
+    views: ShiftedViews | None
     """The views of the party's rows that were embedded."""
     shifts: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Shifts of the images; empty if there are none."""
@@ -71,7 +71,8 @@ class MessageRecorder:
         self.protocol.receive(message, exchange, sent_nD)
         rows_n = self._rows_by_exchange[exchange]
         self.rows.append(rows_n)
-        if (shifts_n2 := self.views.shifts(rows_n, self.round_index, exchange)) is not None:
+        shifts_n2 = None if self.views is None else self.views.shifts(rows_n, self.round_index, exchange)
+        if shifts_n2 is not None:
             self.shifts.append(shifts_n2)
         self.embeddings.append(sent_nD.cpu().clone())
         if isinstance(self.protocol, ReceivedGradient) and len(sent_nD):

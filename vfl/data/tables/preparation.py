@@ -59,6 +59,14 @@ class TablePreparation(Preparation):
         self.histograms = Histograms(numbers_NF.numpy(), hashes_NK.numpy())
         """Counts of the training rows, numbers first; None of a run from before there were any."""
 
+    @classmethod
+    def of_state(cls, state: State, *, both: bool) -> "TablePreparation":
+        """Return the preparation in a fitted state; ``both``: it gives numbers in both forms."""
+        preparation = cls.__new__(cls)
+        preparation.both = both
+        preparation.load_state_dict(state)
+        return preparation
+
     @property
     def features(self) -> TableFeatures:
         """Columns of a prepared row, and the numbers of codes of its categories."""
@@ -239,10 +247,10 @@ class TablePreparation(Preparation):
     def load_state_dict(self, state: State) -> None:
         """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
-        self.known = [state[f"known_{place}"] for place in range(len(self.known))]
+        self.known = [each for name, each in state.items() if name.startswith("known_")]
         # The scores of a run from before they were told apart stay as they were.
         self.constant_F = state.get("constant_F", torch.zeros_like(self.gaps))
-        self.constant_K = state.get("constant_K", torch.zeros_like(self.constant_K))
+        self.constant_K = state.get("constant_K", torch.zeros(len(self.known), dtype=torch.bool))
         names = [f"edges_{place}" for place in range(len(self.mean_F))]
         self.edges = [state[name] for name in names if name in state]
         self.histograms = Histograms.of_state(state["histograms"]) if "histograms" in state else None

@@ -116,6 +116,10 @@ class Tables(Source):
         ranked = self.task == "regression" and len(train) >= MANY
         return TablePreparation(train, self.data.numbers or ("quantiles" if ranked else "standardised"))
 
+    def restore_preparation(self, state: State, like: Samples) -> TablePreparation:
+        """Return the preparation in a fitted state, without fitting anew."""
+        return TablePreparation.of_state(state, both=self.data.numbers == "both")
+
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return means, standard deviations and known categories by column."""
         assert isinstance(preparation, TablePreparation)
@@ -261,10 +265,7 @@ class Tables(Source):
         if path.suffix == ".safetensors":
             return None
         owner = owner or self.leader
-        return (self._matched_rows if rows_match(path).exists() else self._keyed_rows)(owner, path)
-
-    def _keyed_rows(self, owner: str, path: Path) -> NewSamples:
-        return self.read_tables({owner: path})
+        return self._matched_rows(owner, path) if rows_match(path).exists() else self.read_tables({owner: path})
 
     def _matched_rows(self, owner: str, path: Path) -> NewSamples:
         """Read new rows in the order of their match; at the label owner with the other owners' masks."""

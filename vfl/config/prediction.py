@@ -1,0 +1,172 @@
+"""The settings with which a run's parties answer: an experiment's, without those of its training.
+
+A run keeps them in ``prediction.json``, beside ``config.yaml``; predictions and exports read these and no others. What
+they do not say is in the last checkpoint: weights and their pruned shapes, preparation, classes, the task. The file
+holds only for the ``config.yaml`` of which it has the digest: after any change to that one it is as if it were missing.
+"""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from vfl.config.components import SOURCES
+from vfl.config.data import DataConfig
+from vfl.config.models import ModelsConfig
+from vfl.config.settings import (
+    OWN,
+    REPLAYED,
+    SHARED,
+    AboveZero,
+    AtLeastTwo,
+    Positive,
+    Probability,
+    Section,
+    UsedWith,
+    strict_int,
+)
+from vfl.config.tables import table_owners
+from vfl.config.wire import PrivacyConfig, WireConfig
+
+PREDICTION = "prediction.json"
+VERSION = 1
+"""Of the file; one of another version is not read."""
+STATISTICS_SAMPLES = 256
+"""Rows for batch statistics: in the quickstart, 128 to 1024 give the same accuracy within 3 points from round 1 on."""
+
+MetricName = Literal[
+    "auc",
+    "average_precision",
+    "ks",
+    "log_loss",
+    "calibration_error",
+    "f1",
+    "precision",
+    "recall",
+    "accuracy",
+    "macro_f1",
+    "rmse",
+    "mae",
+    "r2",
+    "huber_loss",
+    "pinball_loss",
+]
+Costs = dict[Literal["fp", "fn"], AboveZero]
+
+
+class EvaluationConfig(Section):
+    """The test of the joint model."""
+
+    every: Annotated[Positive, OWN] = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    batch_size: Annotated[Positive, OWN] = 512
+    """Samples per forward pass of an evaluation."""
+    batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
+    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
+    (``accuracy/test_running``)."""
+    statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
+        STATISTICS_SAMPLES
+    )
+    """Rows of that sample, as one batch."""
+    subsets: Annotated[bool, OWN] = False
+    """Evaluate sets of parties as if the others were absent; of more than six parties not all sets."""
+    sparsified: Annotated[bool, SHARED] = False
+    """Evaluate embeddings as sent (beta applied) instead of dense ones."""
+    metric: Annotated[MetricName | None, OWN] = None
+    """Compares models in patience, sweeps and reports; null: accuracy, for two-class tables auc, for regression rmse or
+    the loss's."""
+    tell_parties: Annotated[bool, OWN] = False
+    """Send the parties the metric on the test samples: a few bytes a round."""
+    threshold: Annotated[Probability, OWN] = 0.5
+    """Two classes only: probability from which the positive class is predicted."""
+    decision: Annotated[Costs | None, OWN] = None
+    """Two classes only: costs, {fp: 1, fn: 20}. The summary then has their threshold and its results."""
+
+    @field_validator("decision")
+    @classmethod
+    def _both_costs(cls, value: Costs | None) -> Costs | None:
+        if value is not None and len(value) < 2:
+            raise ValueError("names one cost; give both, as {fp: 1, fn: 20}")
+        return value
+
+
+class PredictionConfig(Section):
+    """The part of an experiment that a run's parties and head need to answer."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
+    """Names the run folder."""
+    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
+    """Seed of all random draws. The same seed and threads give the same bits."""
+    mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
+    """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
+    threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
+    """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
+    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY."""
+    parties_at_once: Annotated[Positive, OWN] = 1
+    """Parties of one process that compute at the same time and share ``threads``."""
+    task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
+    """classification: two or more classes; regression: a number per sample (tables only)."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
+    """cpu, or, untested, cuda or one GPU as cuda:0."""
+    precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
+    """bfloat16: autocast, float32 weights."""
+    channels_last: Annotated[bool, OWN] = False
+    """NHWC memory format, usually faster with bfloat16. Vertical learning only."""
+    data: DataConfig = DataConfig()
+    models: ModelsConfig = ModelsConfig()
+    wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @cached_property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the order in which the head concatenates their embeddings: the data source's owners.
+
+        Raises ValueError for a source that cannot be used, or does not split over owners.
+        """
+        if self.data.dataset.kind == "tables":  # known without the source, which needs PyTorch: lvfl align does without
+            return table_owners(self.data.tables)
+        return tuple(SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The parties' names and, among them, that of a label owner who has no features and so is no party."""
+        return tuple(self.data.tables) if self.data.dataset.kind == "tables" else self.parties
+
+    @property
+    def threads_of_each(self) -> int | None:
+        """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
+        at_once = self.parties_at_once if self.mode == "vertical" else 1
+        return self.threads and max(1, self.threads // at_once)
+
+
+def prediction_text(config: PredictionConfig, written: str) -> str | None:
+    """Return the content of ``prediction.json`` beside a ``config.yaml`` that is ``written`` so.
+
+    None for a horizontal experiment, and for settings that JSON would change, as a model's options with numbers as keys.
+    """
+    if config.mode != "vertical":
+        return None
+    fields = set(PredictionConfig.model_fields)
+    settings = config.model_dump(mode="json", include=fields, fallback=str)
+    if PredictionConfig.model_validate(settings).model_dump() != config.model_dump(include=fields):
+        return None
+    return json.dumps({"version": VERSION, "config": _digest(written.encode()), "settings": settings}, indent=1) + "\n"
+
+
+def read_prediction(run_dir: Path) -> PredictionConfig | None:
+    """Return the settings in a run's ``prediction.json``; None for a missing, damaged or outdated file."""
+    try:
+        kept: Any = json.loads((run_dir / PREDICTION).read_bytes())
+        if (kept["version"], kept["config"]) == (VERSION, _digest((run_dir / "config.yaml").read_bytes())):
+            return PredictionConfig.model_validate(kept["settings"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
