@@ -46,7 +46,7 @@ from vfl.core.link import PartyLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
-from vfl.core.privacy.defences import NoDefence, party_defence, secret_of, server_defence
+from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
@@ -235,7 +235,7 @@ def build_finished_party(
     compressor = build_compressor(config.wire) if config.evaluation.sparsified else None
     sender = EmbeddingSender(EmbeddingReceiver(name, settings.embedding_size, compressor))
     noisy = config.privacy.embeddings is not None
-    defence = party_defence(config.privacy, shared_secret(config, name)) if noisy else NoDefence()
+    defence = party_defence(config.privacy, shared_secret(config, name)) if noisy else None
     # A model of this program's own is one that trained: only code that may have changed since is tried anew.
     build = new_feature_model if settings.kind in FEATURE_MODELS.built_in else build_dense_model
     model = build(name, data, config)

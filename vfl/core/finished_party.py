@@ -14,7 +14,7 @@ from vfl.config.prediction import PredictionConfig
 from vfl.core.column_paths import ColumnPaths, signed_ranks
 from vfl.core.embeddings import EmbeddingSender, decode_finite, encode_as
 from vfl.core.finished_model import EvaluatedModels
-from vfl.core.privacy.defences import NoDefence
+from vfl.core.privacy.defences import PartyDefence
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.messages.control import (
@@ -47,7 +47,7 @@ class FinishedParty:
         sender: EmbeddingSender,
         config: PredictionConfig,
         runtime: Runtime,
-        defence: NoDefence = NoDefence(),  # noqa: B008 - without state
+        defence: PartyDefence | None = None,
     ) -> None:
         self.name = name
         self.model = runtime.place(model)
@@ -59,6 +59,7 @@ class FinishedParty:
         self.config = config
         self.runtime = runtime
         self.defence = defence
+        self.embeds_alone = defence is not None and defence.embeds_alone
         self.alpha = self.beta = 0.0
         self.alpha_max = 0.0
         """The ratio to which the finished model was pruned."""
@@ -85,7 +86,9 @@ class FinishedParty:
             case Kind.EVALUATE:
                 return (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), samples)),)
             case Kind.MEAN:
-                mean_1D = self.defence.add_noise(self.evaluated.mean_embedding())
+                mean_1D = self.evaluated.mean_embedding()
+                if self.defence is not None:
+                    mean_1D = self.defence.add_noise(mean_1D)
                 return (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
             case Kind.COLUMNS:
                 return (ColumnCount(columns=len(self.preparation.column_places)).part(),)
@@ -108,7 +111,7 @@ class FinishedParty:
 
         The points of a path are many rows that hardly differ: their mean would have little of the noise.
         """
-        if self.defence.embeds_alone or not self.preparation.column_places:
+        if self.embeds_alone or not self.preparation.column_places:
             return ReasonsOffer(tells="nothing")
         named = self.tells in ("ranks", "amounts")
         return ReasonsOffer(tells=self.tells, columns=tuple(self.column_names) if named else ())
@@ -170,7 +173,7 @@ class FinishedParty:
         if len(rows_n) == 0:
             return b""
         inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
-        alone = self.defence.embeds_alone
+        alone = self.embeds_alone
         return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
 
     def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
@@ -181,7 +184,7 @@ class FinishedParty:
         if len(rows_n) == 0:
             return b""
         # Noise follows from the embedding's bits: another bit would draw other noise of the same row.
-        alone = self.defence.embeds_alone
+        alone = self.embeds_alone
         return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n), alone=alone))
 
     def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
@@ -219,7 +222,9 @@ class FinishedParty:
         set_counts(self.model, {tuple(name.rsplit(".", 1)): count for name, count in counts.items()})
 
     def _evaluation(self, embedding_nD: Tensor) -> bytes:
-        embedding_nD = self.defence.add_row_noise(embedding_nD.cpu())
+        embedding_nD = embedding_nD.cpu()
+        if self.defence is not None:
+            embedding_nD = self.defence.add_row_noise(embedding_nD)
         if self.config.evaluation.sparsified:
             embedding_nD = self.sender.as_received(embedding_nD, self.beta)
         # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.

@@ -26,7 +26,7 @@ from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
-from vfl.core.privacy.defences import NoDefence
+from vfl.core.privacy.defences import PartyDefence
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.team import Team
 from vfl.data.samples import Samples
@@ -72,7 +72,7 @@ class FeatureParty(FinishedParty):
         config: ExperimentConfig,
         runtime: Runtime,
         team: Team | None = None,
-        defence: NoDefence = NoDefence(),  # noqa: B008 - without state
+        defence: PartyDefence | None = None,
         optimizer: MakeOptimizer | None = None,
     ) -> None:
         super().__init__(name, model, data, sender, config, runtime, defence)
@@ -220,8 +220,9 @@ class FeatureParty(FinishedParty):
             # The first iteration goes back through the graph of the embedding that was sent, the later ones embed anew.
             embedding_nD, weights = pending.forward or self._forward(pending.inputs, OWN)
             pending.forward = None
-            sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
-            gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
+            gradient_nD = self.protocol.gradient(embedding_nD.detach())
+            if self.defence is not None:
+                gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, gradient_nD)
             self._descend(embedding_nD, gradient_nD, weights, samples)
         self.meter.updated(self.unpruned_macs, samples, iterations, self.unpruned_skipped_macs)
         self.protocol.finish(iterations)
@@ -406,7 +407,7 @@ class FeatureParty(FinishedParty):
     def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
         self.meter.forward(self.macs, len(inputs[0]))
         embedding_nD, used = self.passes.embed(inputs, weights)
-        return ForwardPass(self.defence.add_noise(embedding_nD), used)
+        return ForwardPass(embedding_nD if self.defence is None else self.defence.add_noise(embedding_nD), used)
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]

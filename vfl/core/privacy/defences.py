@@ -88,8 +88,8 @@ Defence = MaxNorm | Gaussian
 """Defence that changes the rows of a batch before they leave."""
 
 
-class NoDefence:
-    """A party without a defence: its embeddings leave unchanged."""
+class PartyDefence:
+    """A party's defence against leakage; this base class changes nothing."""
 
     def add_noise(self, embedding_nD: Tensor) -> Tensor:
         """Return the embeddings of a batch as they may leave the party, with their graph."""
@@ -110,7 +110,7 @@ class NoDefence:
 
 
 @dataclass(frozen=True)
-class NoisyEmbeddings(NoDefence):
+class NoisyEmbeddings(PartyDefence):
     """A party that sends noisy embeddings."""
 
     defence: Gaussian
@@ -133,7 +133,7 @@ class NoisyEmbeddings(NoDefence):
 
 
 @dataclass(frozen=True)
-class Decorrelated(NoDefence):
+class Decorrelated(PartyDefence):
     """A party that also trains its embeddings to depend less on its features."""
 
     weight: float
@@ -149,15 +149,15 @@ class Decorrelated(NoDefence):
         return gradient_nD + self.weight * slope_nD
 
 
-def party_defence(privacy: PrivacyConfig, secret: bytes) -> NoDefence:
-    """Return a party's defence of its embeddings."""
+def party_defence(privacy: PrivacyConfig, secret: bytes) -> PartyDefence | None:
+    """Return a party's defence of its embeddings; None if they leave unchanged."""
     match privacy.embeddings:
         case "gaussian":
             return NoisyEmbeddings(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
         case "distance_correlation":
             return Decorrelated(privacy.embedding_strength)
         case None:
-            return NoDefence()
+            return None
 
 
 def server_defence(privacy: PrivacyConfig, secret: bytes) -> Defence | None:
