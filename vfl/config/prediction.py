@@ -146,7 +146,7 @@ class PredictionConfig(Section):
 def prediction_text(config: PredictionConfig, written: str) -> str | None:
     """Return the content of ``prediction.json`` beside a ``config.yaml`` that is ``written`` so.
 
-    None for a horizontal experiment, and for settings that JSON would change, as a model's options with numbers as keys.
+    None for a horizontal experiment, and for settings that JSON would change, as options with numbers as keys.
     """
     if config.mode != "vertical":
         return None

@@ -213,8 +213,7 @@ class Tables(Source):
         foreign = {
             other: tables[first].keys[key] for other, key in self.data.tables[first].keys.items() if other in known
         }
-        ids = joined.ids
-        away = no_features(ids)
+        ids, away = joined.ids, no_features(joined.ids)
         parts = {
             o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o), self._spelling)[0]
             for o in owners
