@@ -37,8 +37,6 @@ checkpoint.every network.server network.listen network.tls.ca network.tls.certif
 network.on_party_loss serving.listen serving.token
 """
 """Keys of the first table. The others follow by section."""
-AFTER_TRAINING = "wire", "privacy", "evaluation", "checkpoint", "network", "serving"
-"""Sections that a reader needs later than those of the training."""
 TYPES = {
     "Bits": "8, 4, 2",
     "Positive": "integer from 1",
@@ -79,8 +77,7 @@ TYPES = {
 
 def reference() -> str:
     """Return the page in Markdown."""
-    keys = sorted(ExperimentConfig.model_fields, key=lambda key: key in AFTER_TRAINING)
-    sections = {key: section_of(ExperimentConfig.type_of(key)) for key in keys}
+    sections = {key: section_of(ExperimentConfig.type_of(key)) for key in ExperimentConfig.known_keys()}
     often, rows = OFTEN.split(), {"": list(_rows(ExperimentConfig, ""))}
     rows |= {key: list(_rows(section, f"{key}.")) for key, section in sections.items() if section}
     parts = [HEAD, *_table([row for each in rows.values() for row in each if row[0] in often]), RARE]

@@ -184,6 +184,7 @@ OF_VERTICAL = (
 """Settings that mode: horizontal ignores."""
 
 
+AFTER_TRAINING = "wire", "privacy", "evaluation", "checkpoint", "network", "serving"
 OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold", "evaluation.decision")
 """Settings that task: regression ignores."""
 
@@ -199,6 +200,11 @@ class ExperimentConfig(PredictionConfig):
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
     serving: Annotated[ServingConfig, OWN] = ServingConfig()
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """Return the names of its settings; a word that stands in several sections means the training's."""
+        return sorted(super().known_keys(), key=AFTER_TRAINING.__contains__)
 
     @field_validator("horizontal")
     @classmethod
