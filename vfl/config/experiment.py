@@ -15,7 +15,7 @@ from vfl.config.horizontal import HorizontalConfig
 from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import LossConfig, OptimizerConfig
-from vfl.config.prediction import EvaluationConfig, PredictionConfig
+from vfl.config.prediction import EvaluationConfig, ModelsOfParties, PredictionConfig
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
@@ -184,27 +184,26 @@ OF_VERTICAL = (
 """Settings that mode: horizontal ignores."""
 
 
-AFTER_TRAINING = "wire", "privacy", "evaluation", "checkpoint", "network", "serving"
 OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold", "evaluation.decision")
 """Settings that task: regression ignores."""
 
 
-class ExperimentConfig(PredictionConfig):
-    """One experiment."""
+class Trained(ModelsOfParties):
+    """What a training adds to the models: a base of its own, so that these sections stand before `FormOfAnswers`."""
 
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
     simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
     horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
+
+
+class ExperimentConfig(PredictionConfig, Trained):
+    """One experiment."""
+
     checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
     serving: Annotated[ServingConfig, OWN] = ServingConfig()
-
-    @classmethod
-    def known_keys(cls) -> list[str]:
-        """Return the names of its settings; a word that stands in several sections means the training's."""
-        return sorted(super().known_keys(), key=AFTER_TRAINING.__contains__)
 
     @field_validator("horizontal")
     @classmethod

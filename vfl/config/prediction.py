@@ -93,8 +93,8 @@ class EvaluationConfig(Section):
         return value
 
 
-class PredictionConfig(Section):
-    """The part of an experiment that a run's parties and head need to answer."""
+class ModelsOfParties(Section):
+    """Whose models of which data an experiment has, and how this process computes."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
@@ -117,9 +117,6 @@ class PredictionConfig(Section):
     """NHWC memory format, usually faster with bfloat16. Vertical learning only."""
     data: DataConfig = DataConfig()
     models: ModelsConfig = ModelsConfig()
-    wire: WireConfig = WireConfig()
-    privacy: PrivacyConfig = PrivacyConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
@@ -141,6 +138,18 @@ class PredictionConfig(Section):
         """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
         at_once = self.parties_at_once if self.mode == "vertical" else 1
         return self.threads and max(1, self.threads // at_once)
+
+
+class FormOfAnswers(Section):
+    """How embeddings travel and are evaluated."""
+
+    wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+class PredictionConfig(FormOfAnswers, ModelsOfParties):
+    """The part of an experiment that a run's parties and head need to answer."""
 
 
 def prediction_text(config: PredictionConfig, written: str) -> str | None:
