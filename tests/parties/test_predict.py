@@ -19,14 +19,12 @@ from shorthand import load_dataset
 
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
-from vfl.config.files import load_stored_config
 from vfl.predict.predict import (
     WhenAbsent,
     predict_in_process,
     take_samples,
 )
 from vfl.predict.trained_run import load_run_with_data
-from vfl.runs import stored_run
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
@@ -73,15 +71,6 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
     samples = rebuilt.source.read_samples(tmp_path / "some.npz", rebuilt.split.parties[0].train, CLASSES)
     assert samples.whole.labels is None
     torch.testing.assert_close(take_samples(rebuilt, samples).predictions(), expected_NC[order])
-
-
-def test_a_prediction_reads_the_settings_once(trained: Path, monkeypatch: pytest.MonkeyPatch):
-    read: list[Path] = []
-    monkeypatch.setattr(
-        stored_run, "load_stored_config", lambda path, *places: read.append(path) or load_stored_config(path, *places)
-    )
-    Run(trained).predict()
-    assert len(read) == 1
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
