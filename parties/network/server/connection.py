@@ -89,8 +89,8 @@ class PartyConnection:
                 raise self._lost
             self._sequence += 1
             order = message.numbered(self.run, self.session, self._sequence)
-            order = Message(message.kind, message.round_index, message.exchange, sequence=self._sequence)
-            self._pending.append(_Pending(order, read, future, self.machine.now_s()))
+            asked = Message(message.kind, message.round_index, message.exchange, sequence=self._sequence)
+            self._pending.append(_Pending(asked, read, future, self.machine.now_s()))
         self.stream.send(order)
         return future
 
