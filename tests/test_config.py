@@ -390,7 +390,9 @@ def test_what_a_user_slips_on_is_explained(override: str, line: str):
 def test_a_number_that_would_overflow_is_refused_by_name(digits: Path):
     """But for seeds, which are only hashed."""
     page = (FOLDER.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = re.findall(r"(?m)^\| `([a-z_0-9.]+)` \| ([^|]*\b(?:number|integer)\b[^|]*) \|", page)
+    kind = r"\b(?:number|integer|from [01]|above 0|between 0|0 to)\b"
+    rows = re.findall(rf"(?m)^\| `([a-z_0-9.]+)` \| ([^|]*{kind}[^|]*) \|", page)
+    rows += re.findall(rf"(?m)^- `([a-z_0-9.]+)` \((.*?{kind}.*?)\): ", page)
     numbers = {key: "; list" in kind for key, kind in rows if "{class" not in kind and not key.endswith("seed")}
     assert len(numbers) > 100
     for key, many in numbers.items():

@@ -266,7 +266,9 @@ class _Collected:
         for (party, outcome), count in dict(self.scorer.counters.rows).items():
             rows.add_metric([party, outcome], count)
         reasons = CounterMetricFamily(
-            f"{PREFIX}reasons", "Keys explained, by party and what it told of its columns", labels=["party", "told"]
+            f"{PREFIX}reasons",
+            "Keys explained, by party and what it told of its columns",
+            labels=["party", "disclosed"],
         )
         for (party, told), count in dict(self.scorer.counters.reasons).items():
             reasons.add_metric([party, told], count)

@@ -84,7 +84,7 @@ class ServedReasons:
             "score": _number(found.score_N[place]),
             "without_owners": _number(found.without_N[place]),
             "owners": dict(zip(found.owners, map(_number, found.moved_NK[place]), strict=True)),
-            "told": {name: told[place] for name, told in self.columns_told.items()},
+            "disclosed": {name: told[place] for name, told in self.columns_told.items()},
         }
         if asked.most:
             return answer | {"lowered": found.lowered(place, asked.most)}

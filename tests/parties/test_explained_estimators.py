@@ -18,7 +18,7 @@ WORDS = np.array(["low", "middle", "high"])[np.digitize(SCORE, [-1, 1])]
 
 def keyed(rows: slice, order: int = 1) -> dict[str, pd.DataFrame]:
     names = np.arange(len(X))[rows].astype(str)
-    left = pd.DataFrame({"k": names, "a": X[rows, 0], "b": X[rows, 1]})[::order]
+    left = pd.DataFrame({"k": names, "a": X[rows, 0], "b": X[rows, 1]}).iloc[::order]
     return {"left": left, "right": pd.DataFrame({"k": names, "c": X[rows, 2], "d": X[rows, 3]})}
 
 

@@ -77,7 +77,7 @@ def owned(tells: str = "amounts", most: int = 100) -> OwnedReasons:
 
 
 def explain(*keys: bytes, **other: int) -> Message:
-    named = {"start": 0, "stop": len(keys), "steps": 16} | other
+    named: dict[str, Any] = {"start": 0, "stop": len(keys), "steps": 16} | other
     return Message(Kind.EXPLAIN, parts=(Explained(**named).part(), keys_part(keys)))
 
 

@@ -48,7 +48,7 @@ def check_equal(service: Service, scores: list[dict[str, Any]], places: dict[str
         assert told["owners"] == pytest.approx(moved, abs=1e-6)
         assert sum(told["owners"].values()) == pytest.approx(told["score"] - told["without_owners"], abs=1e-6)
         for owner, own in expected.columns.items():
-            if told["told"][owner] != "amounts":
+            if told["disclosed"][owner] != "amounts":
                 continue
             amounts = dict(zip(own.names, own.moved_NC[row].tolist(), strict=True))
             assert told["columns"][owner] == pytest.approx(amounts, abs=1e-6)
@@ -68,13 +68,13 @@ def test_reasons_are_those_of_a_prediction_also_while_others_ask_for_none(servic
     assert all("reasons" not in score for score in plain)
     check_equal(service, scores, places, expected)
     for score in scores:
-        assert score["reasons"]["told"] == {"bank": "amounts", "shop": "ranks"}
+        assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "ranks"}
         own = expected.columns["shop"]
         amounts = own.moved_NC[places[score["key"]]].tolist()
         signs = {name: (moved > 0) - (moved < 0) for name, moved in zip(own.names, amounts, strict=True)}
         assert {name: (place > 0) - (place < 0) for name, place in score["reasons"]["ranks"]["shop"].items()} == signs
     (first,) = explained(service, KEYS[:1], 2)
-    assert first["reasons"].keys() == {"of", "score", "without_owners", "owners", "told", "lowered"}
+    assert first["reasons"].keys() == {"of", "score", "without_owners", "owners", "disclosed", "lowered"}
     assert len(first["reasons"]["lowered"]) <= 2
     (other,) = explained(service, KEYS[:1], reasons_of="0")
     assert other["reasons"]["score"] == pytest.approx(-scores[0]["reasons"]["score"], abs=1e-6)
@@ -101,22 +101,24 @@ def test_who_refuses_is_away_or_slow_leaves_a_score_without_its_columns(service:
     places, expected = predicted(service, "zeros")
     (score,) = scores = explained(service, KEYS[:1])
     check_equal(service, scores, places, expected)
-    assert score["reasons"]["told"] == {"bank": "amounts", "shop": "nothing"}
+    assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "nothing"}
     assert {*score["reasons"]["columns"]} == {"bank"}
     service.federation.signal("shop", signal.SIGKILL)
     service.federation.wait("shop")
     service.until(lambda: explained(service, KEYS[:1])[0]["parties"]["shop"] == "away")
     (score,) = explained(service, KEYS[:1])
     assert score["reasons"]["owners"]["shop"] == pytest.approx(0, abs=1e-6)
-    assert score["reasons"]["told"] == {"bank": "amounts", "shop": "away"}
+    assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "away"}
     os.kill(service.federation.running["bank"], signal.SIGSTOP)
     service.start("shop", party=AMOUNTS)
     service.until(lambda: service.score(KEYS[0])[0]["parties"] == {"bank": "away", "shop": "row"})
     (score,) = explained(service, KEYS[:1])
-    assert score["reasons"]["told"] == {"bank": "away", "shop": "amounts"}
+    assert score["reasons"]["disclosed"] == {"bank": "away", "shop": "amounts"}
     assert score["probabilities"] is not None
     os.kill(service.federation.running["bank"], signal.SIGCONT)
-    service.until(lambda: explained(service, KEYS[:1])[0]["reasons"]["told"] == {"bank": "amounts", "shop": "amounts"})
+    service.until(
+        lambda: explained(service, KEYS[:1])[0]["reasons"]["disclosed"] == {"bank": "amounts", "shop": "amounts"}
+    )
 
 
 def test_points_of_paths_count_as_keys_and_beyond_them_an_owner_declines(service: Service):
@@ -124,7 +126,7 @@ def test_points_of_paths_count_as_keys_and_beyond_them_an_owner_declines(service
     service.start("bank", "shop", party=(*AMOUNTS, "network.consent.scored_keys=40"))
     service.until_ready("bank", "shop")
     told = [explained(service, KEYS[:1])[0] for _ in range(3)]
-    assert [score["reasons"]["told"]["shop"] for score in told] == ["amounts", "amounts", "declined"]
+    assert [score["reasons"]["disclosed"]["shop"] for score in told] == ["amounts", "amounts", "declined"]
     assert all(score["probabilities"] is not None for score in told)
 
 
@@ -143,7 +145,7 @@ def test_cached_rows_and_keys_of_an_owners_own_are_explained_as_they_are_now(tra
             scores = explained(service, KEYS)
             check_equal(service, scores, places, expected)
             there = ["none" if place % 7 == 6 else "amounts" for place in range(len(KEYS))]
-            assert [score["reasons"]["told"]["shop"] for score in scores] == there
+            assert [score["reasons"]["disclosed"]["shop"] for score in scores] == there
     finally:
         federation.close()
 

@@ -82,6 +82,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
                 assert (party.views is not None) == (shift > 0)
                 if party.views is not None:
                     every = party.views.shifts(torch.arange(48), round_index, exchange)  # pixels of the smaller image
+                    assert every is not None
                     naive.features[number] = shifted(naive.features[number], every)
             naive.exchange(rows)
     for party, model in zip(parties, naive.models, strict=True):

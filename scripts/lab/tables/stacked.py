@@ -7,7 +7,7 @@ arms share batches. What is chosen is measured again with the product.
 
 Shapes: M models (members of all arms), B batch, N rows, F inputs of an owner, D an embedding's width, C outputs.
 """
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
 
 import argparse
 import math
