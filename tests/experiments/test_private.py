@@ -19,7 +19,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 def test_a_table_of_predictions_is_private(tmp_path: Path):
     prediction: Any = SimpleNamespace(rows=lambda: [("id", "p")], scores={}, lacking={}, ids_N=[1])
-    arguments = argparse.Namespace(out=None, run=tmp_path)
+    arguments = argparse.Namespace(out=None, run=tmp_path, database=None)
     save(prediction, arguments, ShowConsole(quiet=True))
     assert modes(tmp_path) == {"predictions.csv": "0o600"}
 

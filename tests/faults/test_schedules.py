@@ -50,6 +50,6 @@ def test_a_training_ends_as_undisturbed_or_as_stated(
 
 
 def test_a_seed_repeats_exactly(tmp_path: Path, prepared: tuple[Path, list[dict[str, Any]]]):
-    first, again = (play(3, tmp_path / name, *prepared) for name in ("first", "again"))
+    first, again = (play(4, tmp_path / name, *prepared) for name in ("first", "again"))
     assert first.happened
     assert (first.trace, first.happened, first.ended) == (again.trace, again.happened, again.ended)

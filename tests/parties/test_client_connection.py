@@ -28,7 +28,7 @@ START = b"POST /v1/predict HTTP/1.1"
 submitted: list[list[tuple[str, ...]]] = []
 
 
-async def submit(keys: list[tuple[str, ...]]) -> Scored:
+async def submit(keys: list[tuple[str, ...]], reasons: Any = None) -> Scored:
     submitted.append(keys)
     if ("hangs",) in keys:
         await asyncio.Event().wait()
@@ -41,7 +41,7 @@ async def submit(keys: list[tuple[str, ...]]) -> Scored:
 
 def stand_in(**given: Any) -> Any:
     version = SimpleNamespace(digest="v", columns=("k",), drift=None, task=Classification(2, names=("no", "yes")))
-    counters, outcomes = SimpleNamespace(rows={}, batches=0), SimpleNamespace(last=lambda task: (0, {}))
+    counters, outcomes = SimpleNamespace(rows={}, reasons={}, batches=0), SimpleNamespace(last=lambda task: (0, {}))
     scorer = {"settings": ServingConfig(**given), "submit": submit, "version": version, "counters": counters}
     return SimpleNamespace(**scorer, outcomes=outcomes, ready=lambda: {"bank": True}, waiting=0, cached=0)
 

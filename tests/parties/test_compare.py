@@ -188,7 +188,7 @@ def test_files_and_python_have_the_settings_that_fit_the_training_rows(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("spellings", "wide"), [(("{}", "{}.0"), 8), (("c{}", "C{}"), 10), (("{}", "0{}"), 10), (("{}", "{}"), 8)]
+    ("spellings", "wide"), [(("{}", "{}.0"), 32), (("c{}", "C{}"), 10), (("{}", "0{}"), 10), (("{}", "{}"), 32)]
 )
 def test_spellings_of_one_number_are_one_class_of_many(tmp_path: Path, spellings: tuple[str, ...], wide: int):
     labels = [spellings[row // 5 % 2].format(row % 5) for row in range(60)]

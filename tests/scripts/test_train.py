@@ -30,7 +30,7 @@ def test_the_run_folder_holds_what_the_contract_names(finished: Path):
     events = [path.name for path in finished.iterdir() if path.name.startswith("events.out.tfevents.")]
     assert len(events) == 1
     held = {path.name for path in finished.iterdir()} - set(events)
-    assert held == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+    assert held == {"config.yaml", "prediction.json", "metrics.jsonl", "checkpoints", "summary.json"}
     assert CheckpointStore(finished / "checkpoints").rounds() == [3, 4]
 
 

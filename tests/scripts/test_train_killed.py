@@ -286,8 +286,8 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     ended = runner(("checkpoint file", checkpoint * (2 * SECTIONS + 1) + file + 1, "ENOSPC"))
     assert ended.code == 75
     assert ended.err == (
-        f"error: round {checkpoint + 1} could not be saved in {runner.run_dir / 'checkpoints'}: No space left on "
-        f"device; still saved: rounds {still}; free space, then continue with --resume\n"
+        f"error: the checkpoint after round {checkpoint + 1} could not be saved in {runner.run_dir / 'checkpoints'}: "
+        f"No space left on device; still saved: rounds {still}; free space, then continue with --resume\n"
     )
     assert runner.saved_rounds == still
     check_finished(runner, runner(resume=True), uninterrupted)

@@ -150,7 +150,7 @@ def test_distance_correlation_is_that_of_the_pictures_that_were_embedded(build, 
         ({"data": {"augmentation": {"shift": 16}}}, "16 moves images of 16 x 16 out of sight"),
         (
             {"lightweighting": {"resolution": {"party_2": {0: 0.5, 1: 0.12, 2: 1.0}}}},
-            "2 moves images of 2 x 2 out of sight, as party_2 has in round 1 (lightweighting.resolution)",
+            "2 moves images of 2 x 2 out of sight, as party_2 has in round 2 (lightweighting.resolution)",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def test_written_numbers_look_like_no_key(tmp_path: Path, written: str):
 @pytest.mark.parametrize("written", WRITTEN)
 def test_a_few_written_numbers_are_not_to_be_taken_as_missing(tmp_path: Path, written: str):
     path = write(tmp_path, [written.format(row) if row > 98 else str(row) for row in range(100)])
-    with pytest.raises(TableError, match=r"row 101: .* is no number; write digits and a decimal") as told:
+    with pytest.raises(TableError, match=r"row 101: .* is no number; ") as told:
         read_table(path, {"a": "number"}, [("k",)])
     assert "missing" not in str(told.value)
 
