@@ -158,7 +158,7 @@ HEADERS = {
     "another round": Case("EMBED", changed(round=1), "EMBEDDING of round 2, exchange 1 came where .* round 1"),
     "another exchange": Case("EMBED", changed(exchange=1), "EMBEDDING of round 1, exchange 2 came where"),
     "a far round": Case("EMBED", changed(round=7), "EMBEDDING of round 8"),
-    "a far exchange": Case("EMBED", changed(exchange=7), "exchange 7 came where"),
+    "a far exchange": Case("EMBED", changed(exchange=7), "exchange 8 came where"),
     "twice": Case("EMBED", twice, "came again: a duplicate|came out of order"),
     "saved for an embedding": Case("EMBED", saying(SAVED, digest="0" * 64), "SAVED .* came where EMBEDDING"),
     "restored for an embedding": Case("EMBED", of(RESTORED), "RESTORED .* came where EMBEDDING"),

@@ -140,14 +140,15 @@ def left_behind(runner: Runner) -> list[str]:
 
 
 def files_until(checkpoint: int) -> int:
-    """Durably written files before a checkpoint's own: the configuration, the emptied rows, earlier checkpoints."""
-    return 2 + checkpoint * (2 * SECTIONS + 1)
+    """Durably written files before a checkpoint's: configuration, that of predictions, emptied rows, earlier checkpoints."""
+    return 3 + checkpoint * (2 * SECTIONS + 1)
 
 
 # A place, how often it is passed unharmed, and the checkpoints then there with checkpoint.every 1 and 2.
 KILLS = {
     "while the configuration is written": ("half a file", 0, [], []),
-    "before the folder has its rows": ("rename over", 1, [], []),
+    "before the settings of its predictions": ("half a file", 1, [], []),
+    "before the folder has its rows": ("rename over", 2, [], []),
     "in the first round": ("update", 2, [], []),
     "in the first round's row": ("half a row", 0, [], []),
     "between the first row and its checkpoint": ("evaluated", 0, [], []),
@@ -161,7 +162,7 @@ KILLS = {
     "between the second checkpoint's files and manifest": ("half a file", files_until(2) - 1, [1], [2]),
     "in the round of the second pruning, after it": ("update", 3 * UPDATES + 3, [2, 3], [2]),
     "before the summary": ("summary", 0, [3, 4], [2, 4]),
-    "while the summary is written": ("rename over", 2, [3, 4], [2, 4]),
+    "while the summary is written": ("rename over", 3, [3, 4], [2, 4]),
 }
 
 

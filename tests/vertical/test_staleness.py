@@ -117,9 +117,11 @@ class Late(Future[Message]):
     def __init__(self, link: LateLink) -> None:
         super().__init__()
         self.link = link
+        self.answer: Message | None = None
 
     def result(self, timeout: float | None = None) -> Message:
-        return self.link.handle()
+        self.answer = self.answer or self.link.handle()
+        return self.answer
 
 
 def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:

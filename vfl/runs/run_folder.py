@@ -20,7 +20,7 @@ from vfl.config import (
     with_whole_paths,
 )
 from vfl.config.files import load_stored_config
-from vfl.config.prediction import PREDICTION, prediction_text
+from vfl.config.prediction import PREDICTION, prediction_text, read_prediction
 from vfl.config.shipped import SWEEP, kind_of
 from vfl.runs.atomic import write_atomically
 
@@ -116,6 +116,10 @@ def _write_config(run_dir: Path, config: ExperimentConfig) -> None:
     """Write the configuration and, in a file of its own, its part that predictions read."""
     text = dump_config(config)
     write_atomically(run_dir / "config.yaml", text)
+    _write_prediction(run_dir, config, text)
+
+
+def _write_prediction(run_dir: Path, config: ExperimentConfig, text: str) -> None:
     if (kept := prediction_text(config, text)) is not None:
         write_atomically(run_dir / PREDICTION, kept)
 
@@ -140,9 +144,11 @@ def private_files() -> Generator[None]:
 
 def update_config(run_dir: Path, config: ExperimentConfig) -> None:
     """Write a resumed run's configuration if settings changed, such as more rounds; the folder must be locked."""
-    whole = with_whole_paths(config)
-    if load_stored_config(run_dir / "config.yaml") != whole:
+    whole, saved = with_whole_paths(config), run_dir / "config.yaml"
+    if load_stored_config(saved) != whole:
         _write_config(run_dir, whole)
+    elif read_prediction(run_dir) is None:  # of an earlier version, or killed between the two files
+        _write_prediction(run_dir, whole, saved.read_bytes().decode())
 
 
 def saved_config(run_dir: Path) -> ExperimentConfig:
