@@ -140,7 +140,7 @@ def left_behind(runner: Runner) -> list[str]:
 
 
 def files_until(checkpoint: int) -> int:
-    """Durably written files before a checkpoint's: configuration, that of predictions, emptied rows, earlier checkpoints."""
+    """Durably written files before a checkpoint's: two of settings, the emptied rows, earlier checkpoints."""
     return 3 + checkpoint * (2 * SECTIONS + 1)
 
 
