@@ -81,8 +81,8 @@ def test_reasons_are_those_of_a_prediction_also_while_others_ask_for_none(servic
     (unknown,) = explained(service, ["nobody"])
     assert unknown["reasons"] is None
     metrics = service.get("/metrics").body
-    assert 'lvfl_reasons_total{party="bank",told="amounts"} 66.0' in metrics
-    assert 'lvfl_reasons_total{party="shop",told="ranks"} 66.0' in metrics
+    assert 'lvfl_reasons_total{disclosed="amounts",party="bank"} 66.0' in metrics
+    assert 'lvfl_reasons_total{disclosed="ranks",party="shop"} 66.0' in metrics
 
     folder = service.federation.folder / "bank"
     with (folder / "served_reasons.csv").open(newline="") as file:

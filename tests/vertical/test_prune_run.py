@@ -206,7 +206,7 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl
     store = CheckpointStore(resumed / "checkpoints")
     store.save(3, store.load(2))  # of a longer training that was interrupted; its summary is the shorter one's
     horizontal = tmp_path / "horizontal"
-    horizontal.mkdir()
+    shutil.copytree(run / "checkpoints", horizontal / "checkpoints")
     (horizontal / "config.yaml").write_text(yaml.safe_dump({"name": "fedavg", "mode": "horizontal"}))
     apart = tmp_path / "apart"
     shutil.copytree(run, apart)

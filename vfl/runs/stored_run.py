@@ -73,11 +73,11 @@ class Run:
 
         Commands call it before they import PyTorch.
         """
-        if self.prediction.mode != "vertical":
-            raise ConfigError(f"{self}: mode is {self.prediction.mode}; only a vertical run has a split model")
         rounds = self.checkpoints.rounds()
         if not rounds:
             raise ConfigError(f"{self}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
+        if self.prediction.mode != "vertical":
+            raise ConfigError(f"{self}: mode is {self.prediction.mode}; only a vertical run has a split model")
         return rounds
 
     @property
