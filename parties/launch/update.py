@@ -17,6 +17,7 @@ from rich.console import Console
 from vfl.base.metrics import format_metric, points_lost, reached, title
 from vfl.config import ConfigError
 from vfl.config.files import load_stored_config
+from vfl.config.prediction import PREDICTION
 from vfl.config.serving import ServingConfig
 from vfl.console import DONE
 from vfl.parties.launch.local_launch import run_together, trained_by_processes
@@ -93,7 +94,7 @@ def _swap(run: Run, copy: Run, owners: Sequence[str], keep: int) -> None:
             new, store = (CheckpointStore(each / own / "checkpoints", keep) for each in (copy.folder, run.folder))
             store.adopt(new, last, known)
         for own in (*(Path(PROCESSES) / name for name in owners), Path()):
-            for name in ("config.yaml", "metrics.jsonl", "summary.json"):
+            for name in ("config.yaml", PREDICTION, "metrics.jsonl", "summary.json"):
                 if (copy.folder / own / name).exists():
                     write_atomically(run.folder / own / name, (copy.folder / own / name).read_bytes())
             for events in (copy.folder / own).glob("events.*"):

@@ -9,6 +9,7 @@ import pytest
 from test_checkpoint_killed import die_at
 
 from vfl.config import ConfigError
+from vfl.config.prediction import PREDICTION
 from vfl.parties.launch.update import _judged, _swap  # pyright: ignore[reportPrivateUsage]
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import PROCESSES
@@ -28,6 +29,7 @@ def write_run(folder: Path, rounds: tuple[int, ...], metric: float = 0.9) -> Run
         loop = {"last_metrics": {"auc/test": metric}}
         CheckpointStore(folder / "checkpoints").save(done, {"loop": loop, "server": {"refers": digests}})
     (folder / "config.yaml").write_text("base: quickstart_tables.yaml\n")
+    (folder / PREDICTION).write_text(f'{{"rounds": {rounds[-1]}}}')
     (folder / "summary.json").write_text('{"metric": "auc", "uplink_bytes": 0, "train_macs": 0}')
     (folder / "metrics.jsonl").write_text("".join(f'{{"round": {done}}}\n' for done in range(rounds[-1])))
     return Run(folder)
@@ -81,6 +83,7 @@ def test_what_interrupted_updates_left_takes_no_place_of_the_served_version(tmp_
     _swap(run, new, OWNERS, 2)
     assert {3, 9} <= {*store.rounds()}
     assert served(run.folder) == 9
+    assert (run.folder / PREDICTION).read_bytes() == (new.folder / PREDICTION).read_bytes()
 
 
 @pytest.mark.parametrize(("after", "points", "good"), [(0.9, 0, True), (0.89, 0, False), (0.89, 1.1, True)])
