@@ -30,7 +30,6 @@ from vfl.parties.serving.score_answers import (
     PredictResponse,
     answer_of,
     key_of,
-    keys_of,
     reasons_of,
     shown,
 )
@@ -103,7 +102,7 @@ def make_app(scorer: Scorer) -> FastAPI:
     @app.post("/v1/predict", dependencies=guard, responses=problems, response_model=PredictResponse)
     async def predict(asked: PredictRequest) -> Response:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
         reasons = reasons_of(asked, scorer.version.task)
-        keys = keys_of(asked.keys, scorer.version.columns, settings.batch)
+        keys = [key_of(cells, f"keys[{place}]", scorer.version.columns) for place, cells in enumerate(asked.keys)]
         try:
             return Response(await score(keys, reasons), media_type="application/json")
         except QueueFull as full:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vfl.config.serving import ServingConfig
-
 KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
 """Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
 agree."""
@@ -16,6 +14,12 @@ Key = tuple[str, ...]
 """A cell for each key column."""
 IDLE_S = 0.2
 """Longest wait for a request."""
+GATHER_S = 0.002
+"""Time after a batch of several requests in which the next are gathered."""
+MOST_ASKED = 256
+"""Most keys that parties are asked for at once."""
+MOST_WAITING = 4096
+"""Most keys that wait."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class ReasonsAsked:
 
 
 class QueueFull(RuntimeError):  # noqa: N818 - says what happened
-    """More keys wait than ``serving.queue`` allows."""
+    """More keys wait than `MOST_WAITING`."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ class Request:
 class RequestQueue:
     """The waiting requests: put in by any task of a loop, taken in batches by one."""
 
-    def __init__(self, settings: ServingConfig, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.settings, self.now_s = settings, now_s
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
         self.waiting = 0
         """Keys that wait."""
         self.stopping = False
@@ -81,8 +85,8 @@ class RequestQueue:
 
     def put(self, keys: Sequence[Key], reasons: ReasonsAsked | None = None) -> asyncio.Future[Scored]:
         """Return the future scores of keys, in their order. Raises QueueFull."""
-        if self.waiting + len(keys) > self.settings.queue:
-            raise QueueFull(f"{self.waiting} keys wait, serving.queue is {self.settings.queue}")
+        if self.waiting + len(keys) > MOST_WAITING:
+            raise QueueFull(f"{self.waiting} keys wait, {MOST_WAITING} may")
         request = Request(tuple(keys), reasons, asyncio.get_running_loop().create_future())
         self._requests.append(request)
         self.waiting += len(keys)
@@ -101,15 +105,15 @@ class RequestQueue:
         if not self._requests:
             return []
         # Only after a batch of several, whose clients ask again after its answers: a single client never waits.
-        deadline_s = self._answered_s + self.settings.gather_ms / 1000 if self._crowded else 0.0
-        while self.waiting < self.settings.batch and not self.stopping:
+        deadline_s = self._answered_s + GATHER_S if self._crowded else 0.0
+        while self.waiting < MOST_ASKED and not self.stopping:
             left_s = deadline_s - self.now_s()
             if left_s <= 0:
                 break
             await self._wait(left_s)
         taken: list[Request] = []
         keys = 0
-        while self._requests and (not taken or keys + len(self._requests[0].keys) <= self.settings.batch):
+        while self._requests and (not taken or keys + len(self._requests[0].keys) <= MOST_ASKED):
             taken.append(self._requests.popleft())
             keys += len(taken[-1].keys)
         self.waiting -= keys

@@ -13,8 +13,8 @@ from vfl.base.errors import plain
 from vfl.config import ConfigError
 from vfl.core.tasks import Task
 from vfl.data.tables.columns import key_cell
-from vfl.messages.keys import MOST_KEYS, key_bytes
-from vfl.parties.serving.request_queue import Key, ReasonsAsked, Scored
+from vfl.messages.keys import key_bytes
+from vfl.parties.serving.request_queue import MOST_ASKED, Key, ReasonsAsked, Scored
 from vfl.predict.reasons import class_of
 
 MOST_EXPLAINED = 64
@@ -35,9 +35,9 @@ def _wanted(reasons: object) -> object:
 
 
 class PredictRequest(BaseModel):
-    """Keys to score. They are checked up to the first that is wrong, and no further than any service takes."""
+    """Keys to score. They are checked up to the first that is wrong."""
 
-    keys: Annotated[list[Cells], Field(min_length=1, max_length=MOST_KEYS, fail_fast=True)]
+    keys: Annotated[list[Cells], Field(min_length=1, max_length=MOST_ASKED, fail_fast=True)]
     reasons: Annotated[bool | int, BeforeValidator(_wanted)] = False
     """true: what each owner moved, and what each of its columns moved as far as it agrees; a number: in place of the
     columns' amounts the names of so many that lowered the score most."""
@@ -112,13 +112,6 @@ def reasons_of(asked: PredictRequest, task: Task) -> ReasonsAsked | None:
     except ConfigError as error:
         raise HTTPException(400, plain(str(error).replace("--reasons-of:", "reasons_of:"), 300)) from None
     return ReasonsAsked(of, 0 if asked.reasons is True else int(asked.reasons))
-
-
-def keys_of(asked: Sequence[Cells], columns: Sequence[str], most: int) -> list[Key]:
-    """Return the keys of a request for at most so many. Raises HTTPException."""
-    if len(asked) > most:
-        raise HTTPException(413, f"{len(asked)} keys; at most serving.batch = {most} in a request")
-    return [key_of(cells, f"keys[{place}]", columns) for place, cells in enumerate(asked)]
 
 
 def key_of(cells: Cells, where: str, columns: Sequence[str]) -> Key:

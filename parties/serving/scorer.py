@@ -80,7 +80,7 @@ class Scorer:
         self._names = self.config.parties
         self._parties: dict[str, Served] = {}
         self._session = 0
-        self.queue = RequestQueue(self.settings)
+        self.queue = RequestQueue()
         self._reloading = False
         self._cache: OrderedDict[tuple[str, bytes], tuple[float, Row]] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -17,6 +17,7 @@ from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
 from vfl.data.files import Labels
 from vfl.messages.keys import MOST_KEYS
+from vfl.parties.serving.request_queue import MOST_ASKED
 from vfl.parties.uses.open_parties import MeanEmbeddings
 from vfl.predict.predict import leader_of
 from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
@@ -71,10 +72,9 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     if foreign and leader not in names:
         what = f"{leader} has no features and serves no rows, so nobody tells {', '.join(foreign)}'s keys"
         raise ConfigError(f"data.tables.{leader}.keys: {what}; serve tables of one key")
-    if config.serving.batch * len(foreign) > MOST_KEYS:
-        raise ConfigError(
-            f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
-        )
+    if MOST_ASKED * len(foreign) > MOST_KEYS:
+        most = MOST_KEYS // MOST_ASKED
+        raise ConfigError(f"data.tables.{leader}.keys: names {len(foreign)} owners; at most {most} can be served")
     own_head = (
         own_where_missing(joint.head, "serving.when_absent") if config.serving.when_absent == "own" else joint.head
     )

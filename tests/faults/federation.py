@@ -41,7 +41,7 @@ EXPERIMENT: dict[str, Any] = {
     "training": {"rounds": 3, "steps_per_round": 2, "batch_size": 12, "local_iterations": 2},
     "lightweighting": {"alpha": {1: 0.3}, "beta": {0: 0.3, 2: 0.6}},
     "checkpoint": {"every": 1},
-    "network": {"heartbeat_s": 1, "silence_s": 5, "reply_limit_s": 20, "wait_s": 60},
+    "network": {"heartbeat_s": 1, "silence_s": 5, "wait_s": 60},
 }
 
 
@@ -195,6 +195,7 @@ def simulating(turns: Turns) -> Generator[None]:
         mock.patch.object(secrets, "token_hex", side_effect=lambda size: turns.random.randbytes(size).hex()),
         mock.patch.object(asyncio, "all_tasks", side_effect=_in_order(asyncio.all_tasks)),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
+        mock.patch("vfl.parties.network.server.connection.REPLY_LIMIT_S", 20.0),
         # It would look at the real network, where somebody may listen.
         mock.patch("vfl.parties.network.party.dialer.explain", return_value=None),
         # Not under test here, and most of the time.

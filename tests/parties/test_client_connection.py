@@ -33,7 +33,7 @@ async def submit(keys: list[tuple[str, ...]], reasons: Any = None) -> Scored:
     if ("hangs",) in keys:
         await asyncio.Event().wait()
     if ("full",) in keys:
-        raise QueueFull("9 keys wait, serving.queue is 9")
+        raise QueueFull("9 keys wait")
     if ("fails",) in keys:
         raise RuntimeError("the scorer failed")
     return Scored("v", tuple(Score(key, (0.25, 0.75), {"bank": "row"}) for key in keys))

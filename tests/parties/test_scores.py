@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from vfl.config.serving import ServingConfig
 from vfl.core.tasks import Classification, Regression
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Samples
+from vfl.parties.serving import request_queue
 from vfl.parties.serving.request_queue import QueueFull, RequestQueue, Score, Scored
 from vfl.parties.serving.score_answers import PredictResponse, answer_of
 from vfl.parties.serving.served_drift import ServedDrift
@@ -21,7 +21,9 @@ from vfl.parties.serving.served_drift import ServedDrift
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch):
     """A queue whose clock stands still, and the waits of who takes from it, during which ``arriving`` are put in."""
-    queue, waited, arriving = RequestQueue(ServingConfig(gather_ms=7.0, batch=4, queue=6), lambda: 100.0), [], []
+    for name, value in (("GATHER_S", 0.007), ("MOST_ASKED", 4), ("MOST_WAITING", 6)):
+        monkeypatch.setattr(request_queue, name, value)
+    queue, waited, arriving = RequestQueue(lambda: 100.0), [], []
 
     async def wait(seconds: float) -> None:
         waited.append(seconds)

@@ -307,7 +307,7 @@ def train(trained_with, tmp_path_factory: pytest.TempPathFactory):
         for name in ("old", "new"):
             (folder / name).mkdir()
         old, new = write(folder / "old", range(ROWS), labelled=True), write(folder / "new", NEW, labelled=False)
-        federation = trained_with(**sections(old) | {"serving": {"timeout_ms": 5000, "gather_ms": 5}})
+        federation = trained_with(**sections(old) | {"serving": {"timeout_ms": 5000}})
         run_experiment(federation.config, folder / "whole", resume=False, console=Console(quiet=True))
         return federation, new, folder / "whole"
 

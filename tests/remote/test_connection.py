@@ -12,6 +12,7 @@ from vfl.config import NetworkConfig
 from vfl.core.link import read
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind, control
 from vfl.parties.network.clock_and_threads import close
+from vfl.parties.network.server import connection as server_connection
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.wire.frame import cut, unpack
@@ -36,7 +37,7 @@ class Wire:
 
 def connect(**limits: float) -> tuple[PartyConnection, Wire, list[str]]:
     said: list[str] = []
-    network = NetworkConfig().model_copy(update={"reply_limit_s": 1000.0, "silence_s": 1000.0} | limits)
+    network = NetworkConfig().model_copy(update={"silence_s": 1000.0} | limits)
     connection = PartyConnection(
         Hello(party="party_1", agreement="{}"),
         RUN,
@@ -199,11 +200,12 @@ def test_a_slow_party_is_told_once_and_stays():
     assert wire.ended == []
 
 
-def test_a_party_beyond_the_limit_is_lost():
-    connection, wire, _ = connect(reply_limit_s=0.0)
+def test_a_party_beyond_the_limit_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_connection, "REPLY_LIMIT_S", 0.0)
+    connection, wire, _ = connect()
     wait = send(RemoteLink(connection, 1), Message(Kind.EMBED))
     connection.check_pace()
-    with pytest.raises(PeerLost, match=r"party_1 lives but gave no RESTORED .* within network.reply_limit_s = 0"):
+    with pytest.raises(PeerLost, match=r"party_1 lives but gave no RESTORED .* within 0 s"):
         wait()
     assert len(wire.ended) == 1
 

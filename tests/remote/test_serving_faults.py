@@ -164,7 +164,7 @@ def guarded(service, tmp_path: Path) -> Service:
     token = tmp_path / "token"
     token.write_text("the token of the clients")
     token.chmod(0o600)
-    service.start(SERVER, server=(f"serving.token={token}", "serving.batch=4", "serving.queue=4"))
+    service.start(SERVER, server=(f"serving.token={token}",))
     service.until(lambda: service.get("/healthz").status == 200)
     return service
 
@@ -183,7 +183,7 @@ def test_whoever_has_no_token_and_whatever_is_no_request_is_refused(guarded):
         ({"keys": [["a", "b"]]}, 400, "a key has 1 cells: k"),
         ({"keys": ["x" * 1000]}, 400, "at most 512"),
         ({"keys": ["\ud800"]}, 400, "no text"),
-        ({"keys": [1, 2, 3, 4, 5]}, 413, "serving.batch = 4"),
+        ({"keys": [*range(257)]}, 413, "at most 256"),
         (b" " * (1 << 21), 413, "1048576 bytes"),
     ):
         reply = guarded.post("/v1/predict", body, **allowed)

@@ -132,31 +132,39 @@ class Removed(NamedTuple):
 
     key: str
     """Dotted name; a section stands for all of its settings."""
-    instead: str
+    instead: str = "remove the key"
     """Advice on how to go on."""
     value: str | None = None
     """The value that went; None if the setting itself did."""
+    constant: object = None
+    """The value that holds for all now; the setting may still stand in a run's folder."""
 
 
 REMOVED = (
-    Removed("training.sample_pruning", "remove the key"),
-    Removed("network.consent.sample_pruning", "remove the key"),
+    Removed("training.sample_pruning"),
+    Removed("network.consent.sample_pruning"),
     Removed("lightweighting.controller", "deadline keeps seconds, alpha and beta save bytes and compute", "budget"),
     Removed("lightweighting.budget", "remove the section"),
     Removed("wire.compressor", "magnitude takes its place", "random_top_k"),
-    Removed("wire.random_share", "remove the key"),
+    Removed("wire.random_share"),
     Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
+    Removed("lightweighting.alpha_weight", constant=1.0),
+    Removed("network.reply_limit_s", constant=3600.0),
+    Removed("serving.gather_ms", constant=2.0),
+    Removed("serving.batch", constant=256),
+    Removed("serving.queue", constant=4096),
 )
 
 
 def refuse_removed(values: object) -> None:
     """Raise ValueError if nested settings name a removed one."""
-    for key, instead, value in REMOVED:
+    for key, instead, value, constant in REMOVED:
         at = values
         for name in key.split("."):
             at = cast(Mapping[str, object], at).get(name) if isinstance(at, Mapping) else None
         if at is not None and value in (None, at):
-            raise ValueError(f"{key}: {f'{value} was ' if value else ''}removed in 0.2.0; {instead}")
+            went = f"{f'{value} was ' if value else ''}removed in 0.2.0"
+            raise ValueError(f"{key}: {went if constant is None else f'is always {constant} now'}; {instead}")
 
 
 OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")

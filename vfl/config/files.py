@@ -1,6 +1,7 @@
 """Reading and writing configurations in YAML, and the one-line errors about them. No other module knows YAML."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -10,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, did_you_mean, nearest_name, one_line
-from vfl.config.experiment import ExperimentConfig
+from vfl.config.experiment import REMOVED, ExperimentConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of, section_of_values
@@ -233,7 +234,8 @@ def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    values = models_beside(path.parent, _with_owners_files(path.parent, read_yaml(path)))
+    own = without_constants(path, read_yaml(path)) if path.name == "config.yaml" else read_yaml(path)
+    values = models_beside(path.parent, _with_owners_files(path.parent, own))
     base = values.pop("base", None)
     if base is None:
         return values
@@ -244,6 +246,21 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     inherited = _read_with_base(file, (*seen, path.resolve()))
     check_inherited(path.parent / str(base), inherited)
     return _overlay(ExperimentConfig, inherited, values)
+
+
+def without_constants(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out settings that are constant now, which earlier versions wrote into runs' folders; warn of others."""
+    for removed in REMOVED:
+        *sections, name = removed.key.split(".")
+        at = values
+        for section in sections:
+            inner = at.get(section)
+            at = cast(dict[str, Any], inner) if isinstance(inner, dict) else {}
+        if removed.constant is not None and at.get(name, removed.constant) != removed.constant:
+            warnings.warn(f"{path}: {removed.key}: ignored, it is always {removed.constant}", stacklevel=2)
+        if removed.constant is not None:
+            at.pop(name, None)
+    return values
 
 
 def check_inherited(base: Path, values: Mapping[str, Any]) -> None:

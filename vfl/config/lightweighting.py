@@ -41,8 +41,6 @@ class LightweightingConfig(Section):
     """Largest alpha of a controller; {5: 0.6} prunes after 5 rounds."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
     """Largest beta of a controller."""
-    alpha_weight: Annotated[AboveZero, OWN] = 1.0
-    """Weight of alpha relative to beta when a controller can raise either."""
     options: Annotated[dict[str, Any], OWN] = Field(default={})
     """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False
@@ -104,5 +102,5 @@ class LightweightingConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other controllers."""
-        unused = [] if self.measures else ["seconds_per_exchange", "alpha_max", "beta_max", "alpha_weight", "options"]
+        unused = [] if self.measures else ["seconds_per_exchange", "alpha_max", "beta_max", "options"]
         return dict.fromkeys(unused, "lightweighting.controller is fixed")

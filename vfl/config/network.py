@@ -103,8 +103,6 @@ class NetworkConfig(Section):
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
     """A peer silent for this long is lost. Must exceed the time of 1 MiB on the slowest link."""
-    reply_limit_s: Seconds = 3600.0
-    """A party that takes longer to answer is lost, in spite of heartbeats."""
     wait_s: Seconds = 600.0
     """Seconds that server and party wait for each other before they give up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"

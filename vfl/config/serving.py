@@ -27,12 +27,6 @@ class ServingConfig(Section):
     """Authority of clients' certificates; others are refused. Needs ``certificate``."""
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
     """Milliseconds that a party has to answer before it counts as absent for a request."""
-    gather_ms: Milliseconds = 2.0
-    """Milliseconds after a batch of several requests in which the next are gathered."""
-    batch: Annotated[Positive, Field(le=4096)] = 256
-    """Most keys that parties are asked for at once."""
-    queue: Positive = 4096
-    """Most keys that wait; requests beyond are refused (429)."""
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps a key's embedding; 0 keeps none."""
     idle_s: Annotated[Positive, Field(le=3600)] = 5

@@ -14,6 +14,8 @@ from vfl.parties.network.transport.stream import Stream
 from vfl.parties.network.wire.session import Hello, Refusal, check_run, refusal
 
 T = TypeVar("T")
+REPLY_LIMIT_S = 3600.0
+"""Time after which a party that has not answered is lost, in spite of its heartbeats."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class PartyConnection:
     run: str
     """Id of the run."""
     network: NetworkConfig
-    """Limits: a living party without an answer counts as slow after silence_s, and as lost after reply_limit_s."""
+    """Limits: a living party without an answer counts as slow after silence_s, and as lost after `REPLY_LIMIT_S`."""
     log: Callable[[str], None]
     on_leaving: Callable[[str], None]
     """Called with the name of a party whose operator wants to stop it."""
@@ -133,9 +135,8 @@ class PartyConnection:
             return
         waited_s = self.machine.now_s() - oldest.since_s
         where = place_of(REPLIES[oldest.order.kind], oldest.order.round_index, oldest.order.exchange)
-        if waited_s > self.network.reply_limit_s:
-            limit = f"network.reply_limit_s = {self.network.reply_limit_s:g}"
-            reason = f"{self.name} lives but gave no {where} within {limit}"
+        if waited_s > REPLY_LIMIT_S:
+            reason = f"{self.name} lives but gave no {where} within {REPLY_LIMIT_S:g} s"
             self.fail(PeerLost(reason))
             self.stream.end(reason)
         elif waited_s > self.network.silence_s and not oldest.slow:

@@ -132,8 +132,8 @@ class ControllerContext:
         return {party: self._choices(party, round_index, present[party].alpha) for party in self.parties}
 
     def weigh(self, ratios: Ratios) -> float:
-        """Return a party's part of the weighted sum in Corollary 1's convergence bound."""
-        return self.config.alpha_weight * ratios.alpha + ratios.beta
+        """Return a party's part of the sum of both ratios, with which Corollary 1's convergence bound grows."""
+        return ratios.alpha + ratios.beta
 
     def _choices(self, party: str, round_index: int, reached: float) -> Choices:
         config, macs = self.config, self.forecast().macs[party]
