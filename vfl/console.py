@@ -302,21 +302,20 @@ def exit_code(
     try:
         return run()
     except (ValueError, OSError, PeerLost) as error:
-        from vfl.config.registry import component_hint  # reads all sections, which --help need not wait for
-
         code = failure_code(error)
-        _say(stamped(f"error: {one_line(error)}{component_hint(error)}", code))
+        _say(stamped(f"error: {one_line(error)}", code))
         return code
     except KeyboardInterrupt as interrupt:
         if is_printing_process():
             print(stamped(str(interrupt) or "interrupted; what was saved stays", INTERRUPTED), file=sys.stderr)
         return INTERRUPTED
-    except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
-        cause = _cause(error)
-        if cause is None:
+    except SystemExit as error:  # the arguments are read already, so it is another package's: never a success
+        raise RuntimeError("code of another package ended this program") from error
+    except Exception as error:
+        if not _out_of_memory(error):
             raise
         code = failure_code(error)
-        _say(stamped(f"error: {cause}", code))
+        _say(stamped("error: not enough memory: lower training.batch_size, or the sizes in data and models", code))
         return code
 
 
@@ -326,15 +325,6 @@ def failure_code(error: BaseException) -> int:
         return LOST
     never = _NO_SUCH_MEMORY in str(error)
     return TRY_LATER if may_pass(error) or (_out_of_memory(error) and not never) else BAD_INPUT
-
-
-def _cause(error: BaseException) -> str | None:
-    """Return the line about too little memory, or a suspected component; None for errors of this program."""
-    if _out_of_memory(error):
-        return "not enough memory: lower training.batch_size, or the sizes in data and models"
-    from vfl.config.registry import component_error
-
-    return component_error(error)
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from vfl.base.errors import ConfigError, nearest_name, with_type
-from vfl.config.registry import note_loaded
 
 MOST_NOTES = 10_000
 """Lines that the user's file keeps, the latest ones."""
@@ -99,7 +98,6 @@ def load_own(kind: str, options: Mapping[str, Any]) -> Any:
     if not hasattr(module, name):
         names = [each for each, value in vars(module).items() if isinstance(value, type) and each[0] != "_"]
         raise ConfigError(f"feature model {kind!r}: {place} has no {name!r}{nearest_name(name, names)}")
-    note_loaded(f"feature model {kind!r}", module.__name__)
     return getattr(module, name)
 
 

@@ -9,21 +9,14 @@ A name is looked up in this process's own installation and nowhere else: it is n
 a peer sends. A component is imported only when it is chosen, and one of another package only when its name is used.
 """
 
-import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from vfl.base.errors import ConfigError, Diverged, nearest_name, with_type
-
-OURS = ("vfl", "parties", "models")
-"""The packages of this program, whose code calls components."""
-
-_loaded: dict[str, str] = {}
-"""Package of each loaded component of another package, by the component's description."""
+from vfl.base.errors import ConfigError, nearest_name, with_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +89,6 @@ class Registry:
         except (Exception, SystemExit) as error:  # another package's code: whatever it raises
             reason = f"cannot import {first.value!r} ({with_type(error)})"
             raise ValueError(f"{self.what} {name!r} {origin}: {reason}") from None
-        note_loaded(f"{self.what} {name!r} {origin}", first.module)
         return self._checked(name, origin, component, fits)
 
     def _checked(self, name: str, origin: str, component: object, fits: Callable[[Any], bool]) -> Any:
@@ -122,11 +114,6 @@ def made_by_stranger(make: Callable[[], object], described: str, contract: str, 
     return made
 
 
-def note_loaded(described: str, module: str) -> None:
-    """Note code of others, by its description, so that unexpected errors name it."""
-    _loaded[described] = _package_of(module)
-
-
 @cache
 def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return the entry points of a group by name; several under one name if packages disagree."""
@@ -138,43 +125,3 @@ def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 
 def _package(point: EntryPoint) -> str:
     return f"package {point.dist.name!r}" if point.dist is not None else "an unknown package"
-
-
-def component_error(error: BaseException) -> str | None:
-    """Return an error line that names the other packages' components that may have caused an unexpected error.
-
-    None if this process has loaded no such component.
-    """
-    if not _loaded:
-        return None
-    frames = _modules(error)
-    theirs = [(name, line) for name, line in frames if _package_of(name) in _loaded.values()]
-    name, line = (theirs or frames)[-1]
-    suspects = [_package_of(name)] if theirs else list(_loaded.values())
-    return f"{with_type(error)} ({name}, line {line}){_question(suspects)}"
-
-
-def component_hint(error: Exception) -> str:
-    """Return the end of an expected error's line: a question about other packages' components that may have caused it.
-
-    Empty if none can have. Divergence may be due to any of them; another error is due to the component that raised it,
-    or that called the outside code which raised it.
-    """
-    if isinstance(error, Diverged):
-        return _question(_loaded.values())
-    known = [package for name, _ in _modules(error) if (package := _package_of(name)) in (*OURS, *_loaded.values())]
-    return "" if isinstance(error, ConfigError) else _question(known[-1:])
-
-
-def _modules(error: BaseException) -> list[tuple[str, int]]:
-    """Return the module and line of each frame, the innermost last."""
-    return [(str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)]
-
-
-def _package_of(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _question(packages: Collection[str]) -> str:
-    suspects = " or ".join(component for component, package in _loaded.items() if package in packages)
-    return f"; does {suspects} keep its contract (docs/extending.md)?" if suspects else ""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vfl.base.errors import ConfigError, Diverged, one_line
 from vfl.base.metrics import format_metric, title
-from vfl.config.registry import component_hint
 from vfl.console import TRY_LATER, ShowConsole, failure_code
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run import run_experiment
@@ -71,6 +70,6 @@ def _describe_end(run: QueuedRun, runs_dir: Path, console: ShowConsole, tell: Ca
     except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
-        reason = f"{one_line(error)}{component_hint(error)}" if expected else f"{type(error).__name__}: {error}"
+        reason = one_line(error) if expected else f"{type(error).__name__}: {error}"
         return RunEnded(finished=False, error=reason, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
     return RunEnded(outcome.finished)
