@@ -2,6 +2,8 @@
 
 import gc
 import re
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 import torch
 from fork_server import ForkServer, blank
 from hypothesis import settings
+from shorthand import as_before
+from tiny_training import SCRIPT, Ended
 
 import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
 from vfl.compression import codec, sparsify
@@ -83,6 +87,26 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def process_settings():
+    with as_before():
+        yield
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Call a command in this process; return how it ended."""
+
+    def run(command: str, *arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", [f"{command}.py", *map(str, arguments)])
+        capsys.readouterr()
+        code = runpy.run_path(str(SCRIPT.with_name(f"{command}.py")))["main"]()
+        said = capsys.readouterr()
+        return Ended(code, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture

@@ -1,7 +1,11 @@
 """What many tests make or look at: samples of one of our origins, feature models of images, a server's parties."""
 
 import copy
-from collections.abc import Sequence
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +27,17 @@ from vfl.data.sources.images import Standardisation
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
 
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Put back what a command sets for its process."""
+    shown, failed, handler = warnings.showwarning, threading.excepthook, signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        warnings.showwarning, threading.excepthook = shown, failed
+        signal.signal(signal.SIGTERM, handler)
 
 
 def release(*values: Any) -> Any:

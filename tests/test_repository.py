@@ -7,7 +7,6 @@ import runpy
 import signal
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterator, Set
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
@@ -231,14 +230,12 @@ def test_only_the_configuration_knows_yaml():
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_every_script_explains_itself(script: Path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script.name, "--help"])
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(script), run_name="__main__")
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, interrupt)
     assert end.value.code in (0, None)
     said = capsys.readouterr()
     assert said.out.startswith("usage: ")

@@ -2,9 +2,7 @@
 
 import json
 import runpy
-import signal
 import sys
-import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from shorthand import build_feature_model
+from shorthand import as_before, build_feature_model
 
 from vfl.compression.pruning import StructuredPruner
 from vfl.config import ConfigError, parse_config
@@ -103,11 +101,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
             "lightweighting": {"alpha": 0.4},
         }
     )
-    handler = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), as_before():
         warnings.simplefilter("ignore")
-        patch.setattr(warnings, "showwarning", warnings.showwarning)
-        patch.setattr(threading, "excepthook", threading.excepthook)
         run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
         found = {"value": 0.9, "low": 0.8, "high": 1.0}
         finding = {"attacker": "party_1", "attack": "gradient norm", "known": 0, "measure": "AUC", "leaks": True}
@@ -115,7 +110,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         (run_dir / "leakage.json").write_text(json.dumps(audit))
         patch.setattr(sys, "argv", ["export.py", str(run_dir)])
         code = runpy.run_path(str(SCRIPT))["main"]()
-    signal.signal(signal.SIGTERM, handler)
     return run_dir, code
 
 

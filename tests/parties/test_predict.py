@@ -1,13 +1,7 @@
 """Predictions of a trained run: those of its evaluation, of a file, and without a party."""
 
 import csv
-import runpy
 import shutil
-import signal
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -121,28 +115,9 @@ def test_the_last_checkpoint_is_taken_or_nothing(trained: Path, tmp_path: Path):
         load_run_with_data(Run(copied))
 
 
-@pytest.fixture
-def say(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
-    """Call a script; return its code, output and errors."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(script: str, *arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-        code = runpy.run_path(str(SCRIPTS / script))["main"]()
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
-
-
-def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(say, trained: Path, tmp_path: Path):
+def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(call, trained: Path, tmp_path: Path):
     out = tmp_path / "predictions.csv"
-    code, said, _ = say("predict.py", trained, "--out", out)
+    code, said, _ = call("predict", trained, "--out", out)
     assert code == 0
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -151,34 +126,34 @@ def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(say, trained: 
     assert f"accuracy {right:.2%}" in said
     assert all(row["probability"] == row[f"p_{row['prediction']}"] for row in rows)
     options = ("--absent", "party_1", "--when-absent", "mean", "--insecure")
-    code, said, warned = say("predict.py", trained, "--out", out, *options)
+    code, said, warned = call("predict", trained, "--out", out, *options)
     assert code == 0
     assert warned == "warning: --insecure: ignored; it goes with --listen\n"
     assert "accuracy without party_1 (mean)" in said
     assert f"with all parties {right:.2%}" in said
 
 
-def test_refusing_has_a_code_of_its_own_and_writes_nothing(say, trained: Path, tmp_path: Path):
+def test_refusing_has_a_code_of_its_own_and_writes_nothing(call, trained: Path, tmp_path: Path):
     out = tmp_path / "predictions.csv"
-    code, _, err = say("predict.py", trained, "--out", out, "--absent", "party_1")
+    code, _, err = call("predict", trained, "--out", out, "--absent", "party_1")
     assert code == 3
     assert err.startswith("error: party_1 is absent")
     assert len(err.splitlines()) == 1
     assert not out.exists()
     for where in ("--processes", f"--out={out}"):
-        code, _, err = say("predict.py", trained, where, "--table", "party_9=x.csv")
+        code, _, err = call("predict", trained, where, "--table", "party_9=x.csv")
         assert (code, err[:39]) == (2, "error: --table: unknown party 'party_9'")
 
 
-@pytest.mark.parametrize("script", ["predict.py", "export.py"])
-def test_what_cannot_be_used_is_one_line(say, script: str, trained: Path, tmp_path: Path):
+@pytest.mark.parametrize("script", ["predict", "export"])
+def test_what_cannot_be_used_is_one_line(call, script: str, trained: Path, tmp_path: Path):
     damaged = _copy(trained, tmp_path)
     (max((damaged / "checkpoints").iterdir()) / "manifest.json").write_text("{")
     bare = _copy(trained, tmp_path / "bare")
     shutil.rmtree(bare / "checkpoints")
     cases = {tmp_path: "holds no run", damaged: "not a valid manifest", bare: "has no checkpoint"}
     for folder, expected in cases.items():
-        code, _, err = say(script, folder)
+        code, _, err = call(script, folder)
         assert code == 2
         assert expected in err
         assert len(err.splitlines()) == 1
@@ -194,9 +169,9 @@ def test_what_cannot_be_used_is_one_line(say, script: str, trained: Path, tmp_pa
         ({"images": np.zeros((2, 1, 32, 32), np.uint8), "labels": np.array([0, 10])}, "labels must be 0 to 9"),
     ],
 )
-def test_a_file_that_does_not_fit_is_one_line(say, arrays, expected: str, trained: Path, tmp_path: Path):
+def test_a_file_that_does_not_fit_is_one_line(call, arrays, expected: str, trained: Path, tmp_path: Path):
     np.savez(tmp_path / "file.npz", **arrays)
-    code, _, err = say("predict.py", trained, "--data", tmp_path / "file.npz", "--out", tmp_path / "p.csv")
+    code, _, err = call("predict", trained, "--data", tmp_path / "file.npz", "--out", tmp_path / "p.csv")
     assert code == 2
     assert expected in err
     assert len(err.splitlines()) == 1

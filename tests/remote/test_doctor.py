@@ -1,10 +1,7 @@
 """The doctor against a real server: what it finds, and that the training does not notice it."""
 
 import runpy
-import signal
 import sys
-import threading
-import warnings
 from pathlib import Path
 
 import pytest
@@ -139,13 +136,9 @@ def test_a_refused_party_ends_with_the_reason_instead_of_dialling_for_ever(feder
 def test_the_script_shows_every_check_and_says_by_its_code_who_must_act(checks, code, monkeypatch, capsys, tmp_path):
     (tmp_path / "party.yaml").write_text("name: small\n")
     main = runpy.run_path(str(SCRIPT))["main"]
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what the script sets
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("vfl.parties.launch.doctor.examine", lambda *_args, **_how: iter(checks))
     monkeypatch.setattr(sys, "argv", ["status.py", str(tmp_path / "party.yaml"), "--party", "party_1"])
     assert main() == code
-    signal.signal(signal.SIGTERM, handler)
     states = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     expected = ["ok" if check.good else "waits" if check.may_pass else "WRONG" for check in checks]
     assert states == [[check.name, state] for check, state in zip(checks, expected, strict=True)]

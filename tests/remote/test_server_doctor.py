@@ -1,19 +1,15 @@
 """A server's file is checked without a start: what would keep it from starting is named, and nothing changes."""
 
 import os
-import runpy
 import shutil
-import signal
 import socket
-import sys
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from remote.conftest import EXPERIMENT
+from tiny_training import Ended
 
 from vfl.config import load_config, parse_config
 from vfl.parties.launch.doctor import Check
@@ -36,23 +32,16 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path) -> Iterator[Say]:
+def say(call: Callable[..., Ended], file: Path) -> Say:
     """Call the command on the file; return its code, the state of each check, and all lines."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
 
-    def call(*overrides: str) -> tuple[int, dict[str, str], str]:
+    def status(*overrides: str) -> tuple[int, dict[str, str], str]:
         listen = f"network.listen=127.0.0.1:{free_port()}"
-        folder = str(file.parent / "own")
-        monkeypatch.setattr(sys, "argv", ["status", str(file), listen, *overrides, "--run-dir", folder])
-        code = runpy.run_path(str(SCRIPT))["main"]()
-        said = capsys.readouterr()
-        assert said.err == ""
-        return code, {line.split()[0]: line.split()[1] for line in said.out.splitlines()}, said.out
+        code, out, err = call("status", file, listen, *overrides, "--run-dir", file.parent / "own")
+        assert err == ""
+        return code, {line.split()[0]: line.split()[1] for line in out.splitlines()}, out
 
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+    return status
 
 
 def test_a_server_that_could_start_is_told_so_and_nothing_is_written(say: Say, file: Path):

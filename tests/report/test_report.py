@@ -2,12 +2,7 @@
 
 import json
 import re
-import runpy
 import shutil
-import signal
-import sys
-import threading
-import warnings
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +11,7 @@ import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
 from PIL import Image
 from shorthand import release
+from tiny_training import Ended
 
 from vfl.reports.figures import draw
 from vfl.reports.runs import Subject, Variant, load_subject, setting_label
@@ -147,28 +143,12 @@ def test_clients_are_summed_up_where_they_are_many(horizontal_run: Path):
     assert "| made | 4 | 440 B | 4 k | 8.0 s |" in text  # to 72 %: nine tenths of 80 %
 
 
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command; return its code and what it wrote to stderr."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments: str | Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["report.py", *map(str, arguments)])
-        code = runpy.run_path(str(SCRIPT))["main"]()
-        return code, capsys.readouterr().err
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
-
-
-def test_a_folder_without_runs_is_one_line(say: Callable[..., tuple[int, str]], tmp_path: Path, sweep: Path):
+def test_a_folder_without_runs_is_one_line(call: Callable[..., Ended], tmp_path: Path, sweep: Path):
     (tmp_path / "empty").mkdir()
     for path in sweep.glob("runs/*/summary.json"):
         path.unlink()
     for folder, expected in ((tmp_path / "empty", "holds no finished run"), (sweep, "no run of the sweep is finished")):
-        code, err = say(folder)
+        code, _, err = call("report", folder)
         assert code == 2
         assert err.startswith("error: ")
         assert expected in err
@@ -185,16 +165,16 @@ def test_a_run_alone_is_compared_with_nothing(one_run: Path, horizontal_run: Pat
     assert "without lightweighting" not in horizontal.caption
 
 
-def test_the_page_alone_is_written_where_the_name_says_html(say: Callable[..., tuple[int, str]], one_run: Path):
+def test_the_page_alone_is_written_where_the_name_says_html(call: Callable[..., Ended], one_run: Path):
     page = one_run.with_name("page.html")
-    assert say(one_run, "--out", page) == (0, "")
+    assert call("report", one_run, "--out", page)[::2] == (0, "")
     assert Page(page.read_text(encoding="utf-8")).loaded == []
     assert not (one_run / "report").exists()
 
 
-def test_a_damaged_run_is_one_line(say: Callable[..., tuple[int, str]], one_run: Path):
+def test_a_damaged_run_is_one_line(call: Callable[..., Ended], one_run: Path):
     (one_run / "summary.json").write_text('{"rounds": 4, ')
-    code, err = say(one_run)
+    code, _, err = call("report", one_run)
     assert code == 2
     assert "cannot be read" in err
     assert len(err.splitlines()) == 1

@@ -2,16 +2,14 @@
 
 import runpy
 import shutil
-import signal
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from shorthand import as_before
 from tiny_training import SCRIPT, TINY, Ended, Train
 
 
@@ -21,16 +19,13 @@ def main() -> Callable[[], int]:
 
 
 @pytest.fixture
-def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Train]:
+def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Train:
     """Run the command in an empty working folder, which ``tiny.yaml`` lies beside."""
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main puts its own in their place
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
 
     def run_main(*arguments: str | Path, config: Path = config) -> Ended:
         monkeypatch.setattr(sys, "argv", ["train.py", str(config), *map(str, arguments)])
@@ -39,8 +34,7 @@ def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 
-    yield run_main
-    signal.signal(signal.SIGTERM, handler)
+    return run_main
 
 
 @pytest.fixture(scope="session")
@@ -48,14 +42,11 @@ def finished(main, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nobody may change."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warnings, "showwarning", warnings.showwarning)
-        patch.setattr(threading, "excepthook", threading.excepthook)
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch, as_before():
         patch.setattr(sys, "argv", ["train.py", str(folder / "tiny.yaml"), "--run-dir", str(folder / "run")])
         assert main() == 0
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGTERM, handler)
     return folder / "run"
 
 

@@ -1,9 +1,6 @@
 """The command ``lvfl``: what it finds, and what it says where it finds nothing."""
 
-import signal
 import sys
-import threading
-import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -119,14 +116,10 @@ def test_a_wrong_word_is_one_line_that_names_the_right_one(
     arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(sys, "argv", ["lvfl", *arguments])
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what a command sets
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         code = command.main()
     except SystemExit as end:
         code = end.code
-    signal.signal(signal.SIGTERM, handler)
     said = capsys.readouterr().err
     assert code == 2
     assert told in said

@@ -2,12 +2,10 @@
 
 import os
 import runpy
-import signal
 import stat
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,11 +26,8 @@ WRITERS = {"predict": b"id,label,", "describe": b"file:", "report": b"<!doctype 
 @pytest.fixture
 def say(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], finished: Path, tmp_path: Path
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
+) -> Callable[..., tuple[int, str, str]]:
     """Call a command of one file with this ``--out``; return its code, output and errors."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
     table = tmp_path / "table.csv"
     table.write_text("id,size\n1,2.5\n2,3.5\n3,1.5\n")
 
@@ -44,8 +39,7 @@ def say(
         said = capfd.readouterr()
         return code, said.out, said.err
 
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+    return call
 
 
 @pytest.fixture

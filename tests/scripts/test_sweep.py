@@ -3,19 +3,17 @@
 import csv
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tiny_training import Ended
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -149,22 +147,17 @@ def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def say(call: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Call the command with what ends before any run; return its code and its one line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
 
-    def call(sweep: dict[str, Any], *arguments: str) -> tuple[int, str]:
+    def train(sweep: dict[str, Any], *arguments: str) -> tuple[int, str]:
         (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"name": "s", "base": "base.yaml"} | sweep))
-        monkeypatch.setattr(sys, "argv", ["sweep.py", "sweep.yaml", *arguments])
-        code = runpy.run_path(str(SCRIPT))["main"]()
-        return code, capsys.readouterr().err
+        code, _, err = call("sweep", "sweep.yaml", *arguments)
+        return code, err
 
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+    return train
 
 
 @pytest.mark.parametrize(

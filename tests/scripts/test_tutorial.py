@@ -3,10 +3,7 @@
 import csv
 import re
 import shlex
-import signal
 import sys
-import threading
-import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -36,13 +33,9 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An empty present folder; what a command sets for its process is put back."""
+    """An empty present folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
-    yield tmp_path
-    signal.signal(signal.SIGTERM, handler)
+    return tmp_path
 
 
 def run(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:

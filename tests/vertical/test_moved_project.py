@@ -1,12 +1,7 @@
 """A project that was moved goes on at its new place: what its data hold counts, not where they lie."""
 
 import shutil
-import signal
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +18,6 @@ from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import check_run, open_run
 
-command = import_module("vfl.__main__")
 OWNERS = ("bank", "shop")
 
 
@@ -70,44 +64,27 @@ def moved(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     hidden.rename(trained)
 
 
-@pytest.fixture
-def say(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str]]]:
-    """Run a command; return its code and its errors."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*arguments: str | Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["lvfl", *map(str, arguments)])
-        return command.main(), capsys.readouterr().err
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
-
-
 @pytest.mark.parametrize("how", ["own configuration", "run and places"])
-def test_a_moved_run_is_resumed_to_the_same_bits(how, say, moved: Project):
+def test_a_moved_run_is_resumed_to_the_same_bits(how, call, moved: Project):
     shutil.rmtree(moved.run / "checkpoints/round_000003")
     before = rows_of(moved.run)
     named = ["config.yaml", "--run-dir", "run"] if how == "own configuration" else ["run", *moved.places]
-    assert say("train", *named, "--resume")[0] == 0
+    assert call("train", *named, "--resume")[0] == 0
     assert timeless(rows_of(moved.run)) == timeless(before)
     config = load_config(moved.run / "config.yaml")
     assert [config.data.tables[owner].file for owner in OWNERS] == [moved.folder / f"{owner}.csv" for owner in OWNERS]
-    assert say("predict", "run")[0] == 0  # it has learned its new places
+    assert call("predict", "run")[0] == 0  # it has learned its new places
 
 
 @pytest.mark.parametrize("arguments", [("predict",), ("audit",), ("prune", "alpha=0.7")])
-def test_a_finished_moved_run_is_used_with_its_new_places_named(arguments, say, moved: Project):
+def test_a_finished_moved_run_is_used_with_its_new_places_named(arguments, call, moved: Project):
     name, *settings = arguments
     before = (moved.run / "config.yaml").read_bytes()
-    code, line = say(name, "run", *settings)
+    code, _, line = call(name, "run", *settings)
     assert code == 2
     assert "bank.csv" in line
     assert "data.tables.OWNER.file=FILE" in line
-    code, line = say(name, "run", *settings, *moved.places)
+    code, _, line = call(name, "run", *settings, *moved.places)
     assert code == 0, line
     assert (moved.run / "config.yaml").read_bytes() == before
 
@@ -120,22 +97,22 @@ def test_a_moved_run_predicts_the_same_in_python(trained: Path, moved: Project):
 
 
 @pytest.mark.parametrize("setting", ["seed=7", "training.rounds=9", "data.tables.bank.label=age", "data.join=left"])
-def test_only_places_can_be_named_of_a_finished_run(setting, say, moved: Project):
-    code, line = say("predict", "run", *moved.places, setting)
+def test_only_places_can_be_named_of_a_finished_run(setting, call, moved: Project):
+    code, _, line = call("predict", "run", *moved.places, setting)
     assert code == 2
     assert line.startswith(f"error: {setting.split('=')[0]} (")
     assert not (moved.run / "predictions.csv").exists()
 
 
 @pytest.mark.parametrize("command", ["train", "predict", "audit"])
-def test_other_data_at_the_new_place_are_refused_and_nothing_is_written(command, say, moved: Project):
+def test_other_data_at_the_new_place_are_refused_and_nothing_is_written(command, call, moved: Project):
     bank = moved.folder / "bank.csv"
     heading, first, *lines = bank.read_text().splitlines()
     key, _, *cells = first.split(",")
     bank.write_text("\n".join([heading, ",".join([key, "9.5", *cells]), *lines]))
     before = (moved.run / "config.yaml").read_bytes()
     resume = ["--resume", "training.rounds=4"] if command == "train" else []
-    code, line = say(command, "run", *moved.places, *resume)
+    code, _, line = call(command, "run", *moved.places, *resume)
     assert code == 2
     assert line.startswith("error: --resume: " if command == "train" else "error: run: ")
     assert "bank's features are not those of the saved run" in line

@@ -3,11 +3,7 @@
 import copy
 import re
 import shutil
-import sys
-import threading
-import warnings
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,6 @@ from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run import run_experiment
 
 SECTIONS: dict[str, Any] = TINY | {"lightweighting": {}, "training": TINY["training"] | {"rounds": 2}}
-command = import_module("vfl.__main__")
 
 
 def train(folder: Path, sections: dict[str, Any]) -> Path:
@@ -177,27 +172,14 @@ def test_it_trains_on(tmp_path: Path, labels: str):
         (["alpha=0.4", "pruning.refitt=true"], "pruning.refitt"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(run: Path, tmp_path: Path, settings: list[str], told: str, lvfl: Any):
-    code, said = lvfl("prune", run, *settings, "--out", tmp_path / "new")
-    assert (code, said.err.count("\n")) == (2, 1), said
+def test_settings_that_cannot_be_are_one_line(run: Path, tmp_path: Path, settings: list[str], told: str, call: Any):
+    said = call("prune", run, *settings, "--out", tmp_path / "new")
+    assert (said.code, said.err.count("\n")) == (2, 1), said
     assert told in said.err
     assert not (tmp_path / "new").exists()
 
 
-@pytest.fixture
-def lvfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-
-    def call(*words: object) -> Any:
-        monkeypatch.setattr(sys, "argv", ["lvfl", *map(str, words)])
-        code = command.main()
-        return code, capsys.readouterr()
-
-    return call
-
-
-def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl: Any):
+def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, call: Any):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run, unfinished)
     (unfinished / "summary.json").unlink()
@@ -220,8 +202,8 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, lvfl
         (horizontal, "only a vertical run"),
         (tmp_path / "none", "holds no run"),
     ):
-        code, said = lvfl("prune", folder, "alpha=0.4")
-        assert (code, said.err.count("\n")) == (2, 1), said
+        said = call("prune", folder, "alpha=0.4")
+        assert (said.code, said.err.count("\n")) == (2, 1), said
         assert told in said.err
 
 
@@ -233,14 +215,14 @@ def test_a_run_of_a_programs_own_models_is_pruned_in_its_training(tmp_path: Path
         vfl.prune(own, {"alpha": 0.5}, run_dir=tmp_path / "new")
 
 
-def test_the_command_shows_what_it_costs_and_saves(run: Path, tmp_path: Path, lvfl: Any):
-    code, said = lvfl("prune", run, "alpha=0.5", "--out", tmp_path / "new")
-    assert code == 0
+def test_the_command_shows_what_it_costs_and_saves(run: Path, tmp_path: Path, call: Any):
+    said = call("prune", run, "alpha=0.5", "--out", tmp_path / "new")
+    assert said.code == 0
     reached = [f"{summary_of(each)['test_accuracy']:.2%}" for each in (run, tmp_path / "new")]
     assert f"accuracy: {reached[0]} before, {reached[1]} after" in said.out
     assert re.search(r"party_1 +0\.5 ", said.out)
-    code, said = lvfl("prune", run, "alpha=0.5", "--out", tmp_path / "new")
-    assert code == 2
+    said = call("prune", run, "alpha=0.5", "--out", tmp_path / "new")
+    assert said.code == 2
     assert "exists already" in said.err
     with pytest.raises(ConfigError, match=r"alpha: 0.5 removes nothing that is left"):
         vfl.prune(vfl.Run(tmp_path / "new"), {"alpha": 0.5}, run_dir=tmp_path / "again")

@@ -24,7 +24,6 @@ SMALL = {"training.rounds": 1, "threads": 1}
 @pytest.fixture
 def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two owners' files and their YAML, whose classes are words."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     paths = write_tables(tmp_path, range(80), labelled=True)
     heading, *lines = paths["bank"].read_text().splitlines()
     words = {"0": "paid", "1": "late"}
