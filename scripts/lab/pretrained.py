@@ -35,7 +35,7 @@ points or more with an interval above 0, and beats `thin_longer`. Both must hold
 
 ResNet-18: `scratch`, `pretrained`, `pruned_50` and `refitted_50` at 512 rows and rate 0.02 (no choice of rates), seed
 0 and, if time allows, 1 and 2. With fewer than three seeds it is told as an example. Its source run has 2,560 images:
-this was changed before any row, because a round of 10,000 took five minutes of a processor.
+this was changed when only `scratch` had a row, because a round of 10,000 took five minutes of a processor.
 """
 
 import argparse
@@ -135,7 +135,9 @@ def link_classes(data: Path, folder: Path, classes: tuple[str, ...]) -> Path:
 def train(sections: dict[str, Any], folder: Path) -> Run:
     """Train, or go on, in a folder."""
     if not (folder / "summary.json").exists():
-        run_experiment(parse_config(sections), folder, resume=True, console=Console(quiet=True))
+        outcome = run_experiment(parse_config(sections), folder, resume=True, console=Console(quiet=True))
+        if not outcome.finished:
+            raise KeyboardInterrupt
     return Run(folder)
 
 
