@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vfl.config import ExperimentConfig
 from vfl.config.settings import Section, section_of
+from vfl.config.tables import TableConfig
 
 SETTINGS = {
     "": "name seed mode threads parties_at_once task device precision channels_last",
@@ -41,6 +42,12 @@ SETTINGS = {
 """Names by section, without `horizontal` and the sections that owners name. What nobody would be told to change is a
 named constant beside the code that uses it, not a setting."""
 
+TABLE = (
+    "file query database key label weight features missing not_missing thousands keys duplicates match "
+    "serve.file serve.query serve.database serve.url serve.cache_s serve.token serve.ca serve.certificate serve.key"
+)
+"""Names of an owner's table (`data.tables.OWNER`)."""
+
 
 def settings_of(section: type[Section], prefix: str = "") -> Iterator[str]:
     """Yield the dotted names of a section's settings, and of those inside it."""
@@ -56,3 +63,7 @@ def test_a_new_setting_is_a_decision():
     listed = {f"{section}.{name}".lstrip(".") for section, names in SETTINGS.items() for name in names.split()}
     assert {name for name in settings_of(ExperimentConfig) if not name.startswith("horizontal.")} == listed
     assert len(listed) <= 156
+
+
+def test_a_new_setting_of_a_table_is_a_decision():
+    assert {*settings_of(TableConfig)} == {*TABLE.split()}

@@ -27,7 +27,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import MOST_TESTED
 from vfl.core.link import read
 from vfl.core.row_by_row import is_light
-from vfl.messages.keys import declines, key_bytes, keys_part, read_keys, read_presence
+from vfl.messages.keys import away_keys, declines, key_bytes, keys_part, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.server.connection import PartyConnection
 from vfl.parties.network.server.hub import Hub
@@ -279,8 +279,10 @@ class Scorer:
                 for place, other in enumerate(foreign)
             }
             found |= {name: self._ask(name, keys, fresh) for name, keys in named.items()}
-            for other in foreign:  # without a row at the label owner nobody knows whom to ask for
-                found[other].otherwise = "none" if leader.looked else "away"
+            # Without a row at the label owner nobody knows whom to ask for.
+            unnamed: dict[Key, KeyOutcome] = {key: "none" if leader.outcome(key) == "none" else "away" for key in keys}
+            for other in foreign:
+                found[other].unnamed = unnamed
         await self._take_some(found, until_s)
         return found
 
@@ -302,9 +304,7 @@ class Scorer:
             found.asked = [key for key in found.asked if key not in kept]
             for key, (row_D, foreign) in kept.items():
                 found.of[key], found.rows[key], found.foreign[key] = "cached", row_D, foreign
-        if not found.asked:
-            found.looked = True
-        elif served is not None:
+        if found.asked and served is not None:
             try:
                 if served.usable:
                     found.reply = served.send(Message(Kind.LOOK_UP, parts=(keys_part(found.asked),)))
@@ -315,19 +315,24 @@ class Scorer:
     def _take(self, name: str, found: KeyRows, reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
         try:
-            came = read(self._parties[name].link, reply, partial(self._parse, name, found.asked))
+            came, away = read(self._parties[name].link, reply, partial(self._parse_all, name, found.asked))
         except PeerLost as lost:
             self._lose(name, lost)
             return
         if came is None:
             found.of.update(dict.fromkeys(found.asked, "declined"))
             return
-        found.looked = True
         for key in found.asked:
-            found.of[key] = "row" if key in came else "none"
+            found.of[key] = "row" if key in came else "away" if key in away else "none"
             if key in came:
                 found.rows[key], found.foreign[key] = came[key]
                 self._keep(name, key, came[key])
+
+    def _parse_all(
+        self, name: str, keys: list[bytes], reply: Message
+    ) -> tuple[dict[bytes, Row] | None, Collection[bytes]]:
+        """Return the rows as ``_parse``, and the keys for which the party is away. Raises as it does."""
+        return self._parse(name, keys, reply), away_keys(reply, keys)
 
     def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, Row] | None:
         """Return the rows of the keys that a party has; None where its owner declines.

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vfl.base.errors import one_line
 from vfl.data.drift import SHIFTED, Histograms, Window
 from vfl.data.samples import Samples
 from vfl.runs.atomic import write_atomically
 
+LOOKS_S = 1.0
+"""Seconds between two counts; as often a served file is looked at."""
 MOST_PENDING = 1000
 """Most requests whose rows wait to be counted; of more, the latest ones are."""
 
@@ -27,11 +30,23 @@ class ServedDrift:
     )
     _window: Window | None = field(default=None, init=False)
     _told: list[str] = field(default_factory=list[str], init=False)
+    _failed: bool = field(default=False, init=False)
 
     def note(self, histograms: Histograms | None, samples: Samples, rows: Sequence[int]) -> None:
         """Note that raw rows of a table were scored with a model of these training rows; they are counted later."""
         if histograms is not None and rows:
             self._pending.append((histograms, samples, rows))
+
+    def tell_or_log(self) -> None:
+        """Do as ``tell``; a file that cannot be written is reported once."""
+        try:
+            self.tell()
+        except OSError as error:
+            if not self._failed:
+                self.log(f"{self.path}: cannot be written: {one_line(error)}")
+            self._failed = True
+        else:
+            self._failed = False
 
     def tell(self) -> None:
         """Count the rows noted since, write the file, and show a line if other columns have shifted than before.

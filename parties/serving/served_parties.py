@@ -57,14 +57,12 @@ class KeyRows:
     asked: list[bytes] = field(default_factory=list[bytes])
     reply: "Future[Message] | None" = None
     """The answer that is out."""
-    looked: bool = False
-    """It has answered, or needed not be asked."""
-    otherwise: KeyOutcome = "away"
-    """Outcome of a key without a name at this party."""
+    unnamed: Mapping[Key, KeyOutcome] = field(default_factory=dict[Key, KeyOutcome])
+    """Outcomes of the keys without a name at this party."""
 
     def outcome(self, key: Key) -> KeyOutcome:
         """Return the outcome of a key."""
-        return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
+        return self.of.get(self.names[key], "away") if key in self.names else self.unnamed.get(key, "away")
 
     def row(self, key: Key) -> Tensor | None:
         """Return a key's embedding [D], if it came."""

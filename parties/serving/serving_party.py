@@ -1,13 +1,12 @@
-"""A party that serves: it embeds the rows of its own table by key, for whoever scores with the trained model.
+"""A party that serves: it embeds its own rows by key, for whoever scores with the trained model.
 
-It joins as for a training, goes back to the checkpoint that the server's refers to, and answers LOOK_UP and nothing
-else. Its table may be replaced meanwhile.
+It joins as for a training, goes back to the checkpoint that the server's refers to, and answers LOOK_UP and what asks
+for reasons. Its rows are where `RowsByKey` says.
 """
 
 import secrets
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,18 +18,17 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from vfl.base.errors import one_line
 from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
+from vfl.config.tables import ServedRowsConfig
 from vfl.core.build import feature_config
 from vfl.core.finished_party import FinishedParty
 from vfl.core.row_by_row import is_light
 from vfl.data.drift import DRIFT
-from vfl.data.samples import Samples
-from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
+from vfl.data.tables.one_row import RowReader
 from vfl.data.tables.source import Tables
-from vfl.messages.keys import LOOKED, Found, key_bytes, keys_part, keys_told, presence_part, read_keys
+from vfl.messages.keys import LOOKED, Found, keys_part, keys_told, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -48,129 +46,22 @@ from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
+from vfl.parties.serving.fetched_rows import FetchedRows
+from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
+from vfl.parties.serving.http_rows import http_connections
 from vfl.parties.serving.owned_reasons import ExplainedKeys, OwnedReasons
+from vfl.parties.serving.query_rows import query_connections
+from vfl.parties.serving.rows_by_key import FoundRows, RowsByKey
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret
 from vfl.runs.stored_run import Run
 
-LOOKS_S = 1.0
-"""Seconds between checks whether the table has been replaced."""
 MINUTE_S = 60.0
+WAITED = 0.8
+"""Share of ``serving.timeout_ms`` in which rows must come: the others of a batch still reach the server in time."""
 SERVED_REASONS = "served_reasons.csv"
 """File in a party's folder: what each of its columns moved in the scores of keys."""
-
-
-@dataclass(frozen=True, eq=False)
-class ServedRows:
-    """The rows of a table, prepared for the party's model, and where each key's is."""
-
-    raw: Samples
-    samples: Samples
-    places: dict[bytes, int]
-    known_as: tuple[list[bytes], ...]
-    """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
-
-
-@dataclass(frozen=True, eq=False)
-class RawRows:
-    """The rows of a table as they were read."""
-
-    samples: Samples
-    keys: list[bytes]
-    known_as: tuple[list[bytes], ...]
-    order: torch.Tensor
-    """Place of each row in the file, int64 [N] from 0."""
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-@dataclass(eq=False)
-class ServedTable:
-    """A table of rows to be scored, read again when its file changes. If it cannot be read, the old rows stay.
-
-    Args:
-        path: of the table.
-        read: returns its raw rows. Raises ValueError and OSError.
-        drift: counts the rows that are scored; told as often as the file is looked at.
-        log: shows a line.
-    """
-
-    path: Path
-    read: Callable[[Path], RawRows]
-    drift: ServedDrift
-    log: Callable[[str], None]
-    outliers: Callable[[Preparation, RawRows], Mapping[int, str]] = lambda preparation, raw: {}
-    """Returns, by row, a line about a cell too far from the training rows: that row is not there."""
-
-    def __post_init__(self) -> None:
-        self._seen = self._look()
-        self._raw = self.read(self.path)
-        self._prepared: tuple[object, ServedRows] | None = None
-        self._ended = threading.Event()
-        self._drift_failed = False
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
-        self._thread.start()
-        self.log(f"{self.path}: {len(self._raw)} rows to be scored")
-
-    def rows_for(self, party: FinishedParty) -> ServedRows:
-        """Return the present rows as the party's model takes them."""
-        with self._lock:
-            raw = self._raw
-            if self._prepared is None or self._prepared[0] != (party, raw):
-                far = self.outliers(party.preparation, raw)
-                for line in [*far.values()][:MOST_NAMED]:
-                    self.log(f"{self.path}: {line}; the row has no score")
-                places = {key: place for place, key in enumerate(raw.keys) if place not in far}
-                rows = ServedRows(raw.samples, prepare_samples(party.preparation, raw.samples), places, raw.known_as)
-                self._prepared = (party, raw), rows
-            return self._prepared[1]
-
-    def prepared_for(self, party: FinishedParty) -> bool:
-        """Return whether the present rows are prepared for the party's model already."""
-        return self._prepared is not None and self._prepared[0] == (party, self._raw)
-
-    def close(self) -> None:
-        """Stop looking at the file."""
-        self._ended.set()
-        self._thread.join()
-
-    def _look(self) -> object:
-        state = self.path.stat()
-        return state.st_mtime_ns, state.st_size, state.st_ino
-
-    def _watch(self) -> None:
-        changed: object = None
-        while not self._ended.wait(LOOKS_S):
-            self._tell_drift()
-            try:
-                before, changed = changed, self._look()
-                if changed == self._seen or changed != before:  # as it was, or perhaps still being written
-                    continue
-                self._seen = changed
-                raw = self.read(self.path)
-            except (OSError, ValueError) as error:
-                if self._seen is not None or changed is not None:
-                    rows = len(self._raw)
-                    self.log(f"{self.path}: cannot be read, the {rows} rows of before stay: {one_line(error)}")
-                if not isinstance(error, ValueError):
-                    self._seen = changed = None
-                continue
-            with self._lock:
-                self._raw = raw
-            self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
-
-    def _tell_drift(self) -> None:
-        try:
-            self.drift.tell()
-        except OSError as error:
-            if not self._drift_failed:
-                self.log(f"{self.drift.path}: cannot be written: {one_line(error)}")
-            self._drift_failed = True
-        else:
-            self._drift_failed = False
 
 
 @dataclass(eq=False)
@@ -207,12 +98,13 @@ class NotServing:
 
 @dataclass(eq=False)
 class ServingParty:
-    """Answers for the rows of a table with the model of one checkpoint."""
+    """Answers for an owner's rows with the model of one checkpoint."""
 
     party: FinishedParty
     macs: int
     """Multiply-accumulates of a row."""
-    table: ServedTable
+    rows: RowsByKey
+    drift: ServedDrift
     allowance: Allowance
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
@@ -220,14 +112,14 @@ class ServingParty:
     """Keys travel as HMAC."""
 
     def __post_init__(self) -> None:
-        self._looked: ServedRows | None = None
+        self._looked: FoundRows | None = None
         """The rows of the last look-up."""
         self._reasons = OwnedReasons(self.party, self._take, self.hashed)
 
     def is_light(self, request: Message) -> bool:
         """Return whether the answer takes less than handing the request to another thread."""
         keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
-        return request.kind is Kind.LOOK_UP and is_light(self.macs, keys) and self.table.prepared_for(self.party)
+        return request.kind is Kind.LOOK_UP and is_light(self.macs, keys) and self.rows.is_at_hand(self.party)
 
     def handle(self, request: Message) -> Message:
         """Answer LOOK_UP and what asks for reasons. Raises MessageError for anything else."""
@@ -249,17 +141,19 @@ class ServingParty:
         return declined
 
     def _look_up(self, keys: list[bytes]) -> tuple[Part, ...]:
-        declined, frame, foreign = self._take(len(keys)), b"", list[bytes]()
+        declined, frame, foreign, away = self._take(len(keys)), b"", list[bytes](), ()
         there = np.zeros(len(keys), dtype=bool)
         if declined is None:
-            rows = self._looked = self.table.rows_for(self.party)
+            rows = self._looked = self.rows.find(self.party, keys)
+            away = tuple(place for place, key in enumerate(keys) if key in rows.away)
             places = np.array([rows.places.get(key, -1) for key in keys])
             there = places >= 0
             held = places[there]
             frame = self.party.embed_new(rows.samples, torch.from_numpy(held))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
-            self.table.drift.note(self.party.preparation.histograms, rows.raw, held.tolist())
+            self.drift.note(self.party.preparation.histograms, rows.raw, held.tolist())
             foreign = [known[place] for known in rows.known_as for place in held.tolist()]
         said = Part(PartKind.CONTROL, LOOKED) if declined is None else declined.part()
+        said = Found(away=away).part() if away else said
         return said, presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign)
 
 
@@ -283,7 +177,8 @@ class ServedModels:
 
     run_dir: Path
     config: ExperimentConfig
-    table: ServedTable
+    rows: RowsByKey
+    drift: ServedDrift
     allowance: Allowance
     refused: Callable[[str], None]
     """Called with a refusal's reason."""
@@ -300,7 +195,7 @@ class ServedModels:
             party.column_names = self.explained.file.names
         party, hashed = self._kept[which], self.config.serving.key_secret is not None
         macs = count_macs(party.model, *party.batch(party.train, torch.arange(1)))
-        return ServingParty(party, macs, self.table, self.allowance, self.refused, hashed)
+        return ServingParty(party, macs, self.rows, self.drift, self.allowance, self.refused, hashed)
 
 
 def serve_party(
@@ -330,11 +225,11 @@ def serve_party(
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
     columns = [*chain(*source.columns(name))]
     drift = ServedDrift(columns, run_dir / DRIFT, console.print)
-    table = _table(config, name, served.serve, source, drift, console.print)
+    rows = _rows_by_key(config, name, served.serve, source, drift, console.print)
     kept = OwnReasons(run_dir / SERVED_REASONS, columns, "key")
     explained = ExplainedKeys(kept, partial(note_action, audit, dialer, "explained"), console.print, machine)
     refused = partial(note_action, audit, dialer, "refused")
-    models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused, explained)
+    models = ServedModels(run_dir, config, rows, drift, Allowance(config.network.consent, machine), refused, explained)
 
     workers = list[ServingWorker]()
     """That of the present stream, once the server has welcomed the party."""
@@ -357,17 +252,33 @@ def serve_party(
     page = TrainingPage((SERVER,))
     page.present = dialer.present
     shown = page.served(config.network.metrics, console.print)
-    with only_process_in(run_dir), closing(table), closing(explained), audit.noting_end() as say_end, shown, dialer:
+    with only_process_in(run_dir), closing(rows), closing(explained), audit.noting_end() as say_end, shown, dialer:
         goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
 
 
-def _table(
-    config: ExperimentConfig, name: str, path: Path, source: Tables, drift: ServedDrift, log: Callable[[str], None]
-) -> ServedTable:
-    read = partial(_read, source, name, read_secret(config.serving.key_secret))
-    return ServedTable(path, read, drift, log, partial(_outliers, source, name))
+def _rows_by_key(
+    config: ExperimentConfig,
+    name: str,
+    served: ServedRowsConfig,
+    source: Tables,
+    drift: ServedDrift,
+    log: Callable[[str], None],
+) -> RowsByKey:
+    """Return where the owner's rows are. Raises ValueError for what cannot be used, OSError for a file."""
+    secret = read_secret(config.serving.key_secret)
+    if served.file is not None:
+        read = partial(read_rows, source, name, secret)
+        return FileRows(served.file, read, drift, log, partial(far_rows, source, name))
+    if secret is not None:
+        raise ConfigError(f"data.tables.{name}.serve: asks by key, which serving.key_secret hides; name a file")
+    reader, limit_s = RowReader(source, name), WAITED * config.serving.timeout_ms / 1000
+    if served.query is not None:
+        connect = query_connections(reader.where, config.data.tables[name], len(reader.key), limit_s)
+    else:
+        connect = http_connections(reader.where, served, reader.key)
+    return FetchedRows(reader, connect, limit_s, served.cache_s, drift, log)
 
 
 def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Message:
@@ -401,16 +312,3 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Fini
     loaded = load_party(Run(run_dir), restore.round)
     assert loaded is not None, "its checkpoint is there"
     return loaded[0]
-
-
-def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
-    rows = source.served_rows(path, name)
-    known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
-    keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
-    order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
-    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
-
-
-def _outliers(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
-    found = source.outliers(name, preparation, raw.samples)
-    return {row: f"{name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}

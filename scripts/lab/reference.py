@@ -27,7 +27,7 @@ Defaults suit most experiments.
 """
 OFTEN = """
 name seed threads task data.dataset.kind data.dataset.root data.train_samples data.tables data.tables.NAME.file
-data.tables.NAME.key data.tables.NAME.label data.tables.NAME.features data.tables.NAME.match data.tables.NAME.serve
+data.tables.NAME.key data.tables.NAME.label data.tables.NAME.features data.tables.NAME.match data.tables.NAME.serve.file
 data.join data.test_file data.validation_share data.positive_class models.feature.kind models.feature.embedding_size
 models.feature.width models.head.hidden training.rounds training.batch_size training.labels training.loss.kind
 training.optimizer.kind training.optimizer.learning_rate training.optimizer.schedule training.patience

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vfl.base.errors import Diverged
 from vfl.config.network import ConsentConfig
 from vfl.core.embeddings import encode_as
-from vfl.messages.keys import Found, keys_part, presence_part
+from vfl.messages.keys import LOOKED, Found, away_keys, declines, keys_part, presence_part
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.serving.scorer import Scorer, Served
 from vfl.parties.serving.serving_party import MINUTE_S, Allowance
@@ -64,6 +64,20 @@ def test_rows_come_with_their_keys(scorer):
 def test_other_answers_are_refused(scorer, answer):
     with pytest.raises(MessageError):
         scorer._parse("shop", KEYS, answer)
+
+
+def test_a_party_says_for_which_keys_it_is_away():
+    assert away_keys(reply(), KEYS) == set()
+    assert away_keys(reply(control=Found(away=(1,)).part()), KEYS) == {b"b"}
+    assert not declines(reply(control=Found(away=(0, 1, 2)).part()))
+    assert Found().part().payload == LOOKED == b'{"outcome":"looked"}'  # no bytes where nobody is away
+
+
+@pytest.mark.parametrize("places", ["[3]", "[-1]", "[]", "[4096]", "[true]", '"1"', str([0] * 4097)])
+def test_places_of_other_keys_are_refused(places: str):
+    control = Part(PartKind.CONTROL, b'{"outcome": "looked", "away": %s}' % places.encode())
+    with pytest.raises(MessageError):
+        away_keys(reply(control=control), KEYS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e7])

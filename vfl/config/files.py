@@ -291,11 +291,19 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 def read_owners_file(path: Path) -> dict[str, Any]:
     """Return the settings in an owner's YAML file; the paths in it are relative to it. Raises ConfigError, one line."""
-    own = read_yaml(path)
-    database = own.get("database")
+    own = _paths_beside(path.parent, read_yaml(path), ("file", "match", "serve"))
+    if isinstance(serve := own.get("serve"), dict):
+        files = ("file", "token", "ca", "certificate", "key")
+        own["serve"] = _paths_beside(path.parent, cast(dict[str, Any], serve), files)
+    return own
+
+
+def _paths_beside(folder: Path, settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return settings whose ``names``, and the file of an SQLite database, are relative to a folder."""
+    database = settings.get("database")
     if isinstance(database, str) and database.startswith(SQLITE):
-        own["database"] = f"{SQLITE}{path.parent / database.removeprefix(SQLITE)}"
-    return own | {key: str(path.parent / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
+        settings = settings | {"database": f"{SQLITE}{folder / database.removeprefix(SQLITE)}"}
+    return settings | {name: str(folder / settings[name]) for name in names if isinstance(settings.get(name), str)}
 
 
 def models_beside(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,16 @@ result uses (docs/results/tables/README.md#members), and on half of 49 small tab
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from vfl.base.errors import nearest_name
-from vfl.config.settings import Section
+from vfl.config.settings import NotNegative, Section
 
 
 def _as_columns(value: object) -> object:
@@ -35,6 +37,8 @@ def _as_texts(value: object) -> object:
 
 
 SQLITE = "sqlite:"
+SECRET = re.compile(r"(^|&)[^=&]*(password|passwd|secret|token|api_?key)[^=&]*=", re.IGNORECASE)
+"""Parameters of an address that hold a secret."""
 
 
 def database_of(value: str, where: str = "") -> str:
@@ -58,6 +62,66 @@ def _without_password(value: str | None) -> str | None:
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: _as_texts(_as_columns(value))), Field(min_length=1)]
 KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
 """A column, or a list of them."""
+
+
+def _as_file(value: object) -> object:
+    return {"file": value} if isinstance(value, str | Path) else value
+
+
+class ServedRowsConfig(Section):
+    """An owner's rows to be scored: a file (``serve: FILE`` is short for it), a query or an HTTP service."""
+
+    file: Path | None = None
+    """Rows to be scored by ``lvfl party --serve``, read again whenever it changes; short: ``serve=FILE``."""
+    query: str | None = None
+    """Instead: SQL for a key's row, ? for each column of the key."""
+    database: Annotated[str | None, AfterValidator(_without_password)] = None
+    """With ``query``; null: the table's own ``database``."""
+    url: str | None = None
+    """Instead: https://HOST/{key}, a service that gives a key's row in JSON."""
+    cache_s: NotNegative = 0.0
+    """Seconds for which a fetched row is kept."""
+    token: Path | None = None
+    """File with the bearer token for ``url``, as ``serving.token``."""
+    ca: Path | None = None
+    """Authority of the service's certificate; null: the system's."""
+    certificate: Path | None = None
+    """Own certificate for ``url``, in PEM."""
+    key: Path | None = None
+    """Its private key."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        given = [name for name in ("file", "query", "url") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"{given[1] if given else 'file'}: name one of file, query and url")
+        needs = {"database": "query", "token": "url", "ca": "url", "certificate": "url", "key": "url"}
+        for name, other in needs.items():
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ValueError(f"{name}: goes with {other}")
+        if self.cache_s and self.file is not None:
+            raise ValueError("cache_s: goes with query or url")
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate: goes with key; set both or none")
+        if self.url is not None:
+            _check_url(self.url)
+        return self
+
+
+def _check_url(url: str) -> None:
+    """Raise ValueError, never with the address, for one that cannot be asked or that holds a secret."""
+    parts, port = urlsplit(url), None
+    with suppress(ValueError):
+        port = parts.port or 0
+    plain = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if "@" in parts.netloc or SECRET.search(parts.query):
+        raise ValueError("url: holds a secret (not shown); leave it out, and name a file as token, or certificate")
+    if not (plain or parts.scheme == "https") or not parts.hostname or port is None:
+        raise ValueError("url: is no address that is asked (not shown); write https://HOST/{key}")
+    if "{key}" not in parts.path + parts.query or "{key}" in parts.netloc or parts.fragment:
+        raise ValueError("url: needs {key} behind the host, and no # (not shown); write https://HOST/{key}")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("url: holds other than printable ASCII (not shown); write such characters as %XX")
 
 
 class TableConfig(Section):
@@ -90,8 +154,8 @@ class TableConfig(Section):
     """Rows with an earlier row's key: refuse the table, or keep the first."""
     match: Path | None = None
     """File of ``lvfl align``: which row stands for which sample. null joins keys in the open."""
-    serve: Path | None = None
-    """Rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
+    serve: Annotated[ServedRowsConfig | None, BeforeValidator(_as_file)] = None
+    """Where ``lvfl party --serve`` finds the rows to be scored."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -99,7 +163,14 @@ class TableConfig(Section):
             raise ValueError("query: goes with database, and database with query; name both or none")
         if self.query is not None and self.file is not None:
             raise ValueError("file: goes without query; name one of them")
+        if self.serve is not None and self.serve.query is not None and self.serving_database is None:
+            raise ValueError("serve: names a query and no database; set serve.database")
         return self
+
+    @property
+    def serving_database(self) -> str | None:
+        """Return the database of the rows to be scored: their own, or that of the table."""
+        return self.database if self.serve is None or self.serve.database is None else self.serve.database
 
     @property
     def has_rows(self) -> bool:

@@ -1,7 +1,7 @@
 """Keys of rows to be scored, as they travel: LOOK_UP asks for them, FOUND says which of them a party has.
 
     LOOK_UP   KEYS       4 bytes number of keys, little endian; of each 2 bytes length, then so many bytes
-    FOUND     CONTROL    `Found`
+    FOUND     CONTROL    `Found`: looked, or declined; and the keys for which the party is away
               PRESENCE   a bit for every key, in their order: the party has a row of it
               EMBEDDING  frame [n, D] of these rows, in that order; empty for none
               KEYS       of the label owner the n keys by which another owner knows these rows, owner by owner in the
@@ -15,10 +15,11 @@ import hmac
 import struct
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from vfl.messages.control import Control
 from vfl.messages.messages import Buffer, Message, MessageError, Part, PartKind
@@ -27,6 +28,7 @@ MOST_KEYS = 4096
 """Most keys in a message."""
 LONGEST_KEY = 512
 """Bytes of a key."""
+Place = Annotated[int, Field(ge=0, lt=MOST_KEYS)]
 _COUNT, _LENGTH = struct.Struct("<I"), struct.Struct("<H")
 
 
@@ -34,6 +36,8 @@ class Found(Control):
     """FOUND: whether the party has answered for the keys, or declined, as its owner has not agreed."""
 
     outcome: Literal["looked", "too_many", "expired"] = "looked"
+    away: Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_KEYS)] | None = None
+    """Places of the keys of which the party cannot say now whether it has a row: it is away for these."""
 
 
 LOOKED = Found().part().payload
@@ -43,6 +47,15 @@ def declines(found: Message) -> bool:
     """Return whether a FOUND says that the party's owner does not agree. Raises MessageError for what it cannot say."""
     said = found.only(PartKind.CONTROL)
     return said != LOOKED and Found.from_json(said).outcome != "looked"
+
+
+def away_keys(found: Message, keys: Sequence[bytes]) -> set[bytes]:
+    """Return the keys of which a FOUND says nothing. Raises MessageError for places of other keys."""
+    said = found.only(PartKind.CONTROL)
+    away = () if said == LOOKED else Found.from_json(said).away or ()
+    if any(place >= len(keys) for place in away):
+        raise MessageError(f"a party is away for key {max(away)} of {len(keys)}")
+    return {keys[place] for place in away}
 
 
 def key_bytes(cells: Sequence[str], secret: bytes | None) -> bytes:

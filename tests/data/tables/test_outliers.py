@@ -20,8 +20,8 @@ from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
 from vfl.parties.network.admission import DataDigests
 from vfl.parties.network.party.party_process import Holding, Notes, _wanted
+from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.served_drift import ServedDrift
-from vfl.parties.serving.serving_party import ServedTable, _outliers, _read
 from vfl.predict.predict import predict_new_rows
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment
@@ -87,12 +87,12 @@ def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained:
     said: list[str] = []
 
     def outliers(preparation: Any, raw: Any) -> dict[int, str]:
-        return _outliers(source, "shop", preparation, raw)
+        return far_rows(source, "shop", preparation, raw)
 
     drift = ServedDrift([], tmp_path / "drift.json", said.append)
-    table = ServedTable(path, lambda path: _read(source, "shop", None, path), drift, said.append, outliers)
+    table = FileRows(path, lambda path: read_rows(source, "shop", None, path), drift, said.append, outliers)
     try:
-        rows = table.rows_for(party)
+        rows = table.find(party, [])
     finally:
         table.close()
     line = next(place for place, text in enumerate(path.read_text().splitlines()) if text.startswith(f"{KEY},"))

@@ -177,7 +177,7 @@ def test_a_run_of_an_earlier_version_knows_categories_as_they_were_written(
 
     def as_before(self: Tables, *arguments: Any) -> None:
         begin(self, *arguments)
-        self._spelling = as_written
+        self.spelling = as_written
 
     with monkeypatch.context() as earlier:
         earlier.setattr(Tables, "__init__", as_before)

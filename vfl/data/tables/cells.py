@@ -189,6 +189,19 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None, kept: Kept) -> It
             row += batch.num_rows
 
 
+def block_of(
+    where: str, rows: Any, columns: Sequence[str], missing: Sequence[str] = (), kept: Kept = MappingProxyType({})
+) -> Block:
+    """Return the columns of an Arrow table as a block, as those of a Parquet file with the same rows.
+
+    ``missing`` and ``kept`` as in ``open_blocks``; errors begin with ``where``. Raises TableError.
+    """
+    _check_names(where, rows.column_names)
+    cells = {name: rows.column(name).combine_chunks() for name in _wanted(where, rows.column_names, columns)}
+    block = Block(1, {name: plain(where, name, each, kept.get(name, ())) for name, each in cells.items()})
+    return _without(missing, block, kept) if missing else block
+
+
 def plain(path: Path | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
     """Return numbers unchanged, with NaN as missing, and everything else as text; ``kept`` words are not missing."""
     if pa.types.is_dictionary(cells.type):
@@ -326,7 +339,7 @@ def _names(path: Path, compression: str | None, separator: str, above: int) -> d
     return dict(zip(names, raw, strict=True))
 
 
-def _check_names(path: Path, names: Sequence[str]) -> None:
+def _check_names(path: Path | str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names, start=1):
         if not name.strip():
@@ -336,7 +349,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+def _wanted(path: Path | str, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     if columns is None:
         return list(names)
     known = set(names)

@@ -6,7 +6,7 @@ Shapes: N rows in the file's order.
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -105,6 +105,24 @@ def read_table(
     ``missing`` and ``kept`` as in ``open_blocks``, ``thousands`` as in ``ungrouped``. Memory: 8 bytes per number, 4
     per category and the text of the keys, for each row. Raises TableError.
     """
+    keyed = [name for key in keys for name in key]
+    used = [name for name, kind in kinds.items() if kind != "ignore"]
+    numbers = {name for name in used if kinds[name] == "number" and name not in keyed}
+    with open_blocks(path, [*used, *keyed], missing, numbers, kept) as blocks:
+        table = table_of_blocks(path, blocks, kinds, keys, progress, thousands)
+    pa.default_memory_pool().release_unused()
+    return table
+
+
+def table_of_blocks(
+    where: Path | str,
+    blocks: Iterable[Block],
+    kinds: Mapping[str, ColumnKind],
+    keys: Sequence[tuple[str, ...]],
+    progress: Callable[[int], None] = lambda rows: None,
+    thousands: str | None = None,
+) -> Table:
+    """Return the table of some blocks, as ``read_table`` does; errors begin with ``where``, the file or a setting."""
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
     # Of a category, its code by column. It grows from block to block, so that a name has one code in all of them.
@@ -112,29 +130,25 @@ def read_table(
     texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
     rows: list[npt.NDArray[np.int64]] = []
     reported_rows = 0
-    keyed = [name for key in keys for name in key]
-    numbers = {name for name, kind in used.items() if kind == "number" and name not in keyed}
-    with open_blocks(path, [*used, *keyed], missing, numbers, kept) as blocks:
-        for block in blocks:
-            for name, kind in used.items():
-                where = f"{path}: column {name!r}"
-                if kind == "number":
-                    parts[name].append(_numbers(where, block, name, thousands))
-                else:
-                    parts[name].append(_codes(where, block, name, places[name]))
-            for key in keys:
-                texts[key].append(key_text(path, block, key))
-            rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
-            if rows[-1][-1] >= reported_rows + NOTIFY_ROWS:
-                reported_rows = int(rows[-1][-1])
-                progress(reported_rows)
+    for block in blocks:
+        for name, kind in used.items():
+            at = f"{where}: column {name!r}"
+            if kind == "number":
+                parts[name].append(_numbers(at, block, name, thousands))
+            else:
+                parts[name].append(_codes(at, block, name, places[name]))
+        for key in keys:
+            texts[key].append(key_text(where, block, key))
+        rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
+        if rows[-1][-1] >= reported_rows + NOTIFY_ROWS:
+            reported_rows = int(rows[-1][-1])
+            progress(reported_rows)
     columns: dict[str, Numbers | Categories] = {}
     for name, kind in used.items():
         values = np.concatenate(parts.pop(name))  # pop: no more than one column is in memory twice
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
-    pa.default_memory_pool().release_unused()
-    return Table(path, columns, joined, np.concatenate(rows))
+    return Table(Path(where), columns, joined, np.concatenate(rows))
 
 
 def ungrouped(cells: Column, thousands: str | None) -> Column:

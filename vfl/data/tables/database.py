@@ -27,8 +27,10 @@ def sqlite_file(database: str) -> Path | None:
 
 
 @contextmanager
-def connected(where: str, database: str, mode: Mode = "ro") -> Generator[Any]:
+def connected(where: str, database: str, mode: Mode = "ro", *, autocommit: bool = False) -> Generator[Any]:
     """Yield a connection, which is rolled back at the end unless it was committed.
+
+    With ``autocommit`` each statement sees the rows of its own moment.
 
     Raises TableError, one line beginning with ``where``, for a missing driver, a database that is not there, and
     whatever the driver raises meanwhile.
@@ -38,7 +40,7 @@ def connected(where: str, database: str, mode: Mode = "ro") -> Generator[Any]:
         raise TableError(f"{where}: there is no file {file}; if it was moved, name its new place: {where}={SQLITE}FILE")
     # Without a mode SQLite would make a file that is not there. In a URI ?, # and % of a file's name mean something.
     uri = database if file is None else f"file:{quote(str(file))}?mode={mode}"
-    with reporting(where, database), driver.connect(uri) as connection:
+    with reporting(where, database), driver.connect(uri, autocommit=autocommit) as connection:
         yield connection
 
 

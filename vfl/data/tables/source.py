@@ -53,7 +53,7 @@ class Tables(Source):
         self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
         self._kept = set[str]()
         """Owners whose columns are those of an earlier run, which has judged them."""
-        self._spelling = spell
+        self.spelling = spell
         self._found: dict[str, FoundMarks] = {}
         """Words and marks that were found in an owner's table, by owner."""
         self._parties = table_owners(data.tables)
@@ -154,7 +154,7 @@ class Tables(Source):
         config = self.data.tables[party]
         if self.data.file is not None and (config.proposes or not config.has_rows or config.key is None):
             return {}
-        spelling = {"spelling": "one"} if self._spelling is spell else {}
+        spelling = {"spelling": "one"} if self.spelling is spell else {}
         kinds, found = self.features(party), self._found.get(party, FoundMarks())
         marks = {"missing": list(found.missing), **({"thousands": found.thousands} if found.thousands else {})}
         return {"columns": [*kinds], "kinds": [*kinds.values()], **marks, **spelling}
@@ -163,7 +163,7 @@ class Tables(Source):
         """Restore the kinds of the owner's columns, and the spelling that the run knows categories by."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
-            self._spelling = spell if "spelling" in names else as_written
+            self.spelling = spell if "spelling" in names else as_written
             self._found[party] = FoundMarks(tuple(names.get("missing", ())), names.get("thousands"))
             self._kept.add(party)
 
@@ -215,7 +215,7 @@ class Tables(Source):
         }
         ids, away = joined.ids, no_features(joined.ids)
         parts = {
-            o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o), self._spelling)[0]
+            o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o), self.spelling)[0]
             for o in owners
             if o in self.parties
         }
@@ -272,7 +272,7 @@ class Tables(Source):
         joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
         rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
         away = no_features(ids)
-        (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner), self._spelling)
+        (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner), self.spelling)
         held = {owner: rows >= 0, **joined.others}
         # The server shows keys where other owners lack rows; an owner needs its own in messages to itself.
         keyed = bool(joined.others) or owner != label_owner(self.data.tables)
@@ -365,11 +365,11 @@ class Tables(Source):
                 kinds,
                 keys,
                 lambda rows: status.update(f"{read}{rows:,} rows"),
-                *self._reading(owner),
+                *self.reading(owner),
             )
         return table.counted(weight)
 
-    def _reading(self, owner: str) -> tuple[Sequence[str], Kept, str | None]:
+    def reading(self, owner: str) -> tuple[Sequence[str], Kept, str | None]:
         """Return the words for a missing value, by column those that are none, and the mark between thousands.
 
         What was found among numbers may be a class or a key: there it stands for itself.
@@ -410,7 +410,7 @@ class Tables(Source):
             (cells,) = key_cells(keys.take(pa.array(rows[test][row : row + 1])))
             return f"key {' '.join(cells)}"
 
-        raw_train, raw_test = raw_samples(table, chosen, numbers, categories, self._spelling)
+        raw_train, raw_test = raw_samples(table, chosen, numbers, categories, self.spelling)
         return PartyData(owner, raw_train, raw_test, test_row)
 
     def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:

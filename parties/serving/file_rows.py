@@ -1,0 +1,122 @@
+"""An owner's rows to be scored from a file: all of them in memory, and read again when the file changes."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vfl.base.errors import one_line
+from vfl.core.finished_party import FinishedParty
+from vfl.data.samples import Samples
+from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
+from vfl.data.tables.source import Tables
+from vfl.messages.keys import key_bytes
+from vfl.parties.serving.rows_by_key import FoundRows
+from vfl.parties.serving.served_drift import LOOKS_S, ServedDrift
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """The rows of a table as they were read."""
+
+    samples: Samples
+    keys: list[bytes]
+    known_as: tuple[list[bytes], ...]
+    order: torch.Tensor
+    """Place of each row in the file, int64 [N] from 0."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(eq=False)
+class FileRows:
+    """A table of rows to be scored, read again when its file changes. If it cannot be read, the old rows stay.
+
+    Args:
+        path: of the table.
+        read: returns its raw rows. Raises ValueError and OSError.
+        drift: counts the rows that are scored; told as often as the file is looked at.
+        log: shows a line.
+    """
+
+    path: Path
+    read: Callable[[Path], RawRows]
+    drift: ServedDrift
+    log: Callable[[str], None]
+    outliers: Callable[[Preparation, RawRows], Mapping[int, str]] = lambda preparation, raw: {}
+    """Returns, by row, a line about a cell too far from the training rows: that row is not there."""
+
+    def __post_init__(self) -> None:
+        self._seen = self._look()
+        self._raw = self.read(self.path)
+        self._prepared: tuple[object, FoundRows] | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
+        self._thread.start()
+        self.log(f"{self.path}: {len(self._raw)} rows to be scored")
+
+    def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
+        """Return the present rows, all of them, as the party's model takes them."""
+        with self._lock:
+            raw = self._raw
+            if self._prepared is None or self._prepared[0] != (party, raw):
+                far = self.outliers(party.preparation, raw)
+                for line in [*far.values()][:MOST_NAMED]:
+                    self.log(f"{self.path}: {line}; the row has no score")
+                places = {key: place for place, key in enumerate(raw.keys) if place not in far}
+                rows = FoundRows(raw.samples, prepare_samples(party.preparation, raw.samples), places, raw.known_as)
+                self._prepared = (party, raw), rows
+            return self._prepared[1]
+
+    def is_at_hand(self, party: FinishedParty) -> bool:
+        """Return whether the present rows are prepared for the party's model already."""
+        return self._prepared is not None and self._prepared[0] == (party, self._raw)
+
+    def close(self) -> None:
+        """Stop looking at the file."""
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> object:
+        state = self.path.stat()
+        return state.st_mtime_ns, state.st_size, state.st_ino
+
+    def _watch(self) -> None:
+        changed: object = None
+        while not self._ended.wait(LOOKS_S):
+            self.drift.tell_or_log()
+            try:
+                before, changed = changed, self._look()
+                if changed == self._seen or changed != before:  # as it was, or perhaps still being written
+                    continue
+                self._seen = changed
+                raw = self.read(self.path)
+            except (OSError, ValueError) as error:
+                if self._seen is not None or changed is not None:
+                    rows = len(self._raw)
+                    self.log(f"{self.path}: cannot be read, the {rows} rows of before stay: {one_line(error)}")
+                if not isinstance(error, ValueError):
+                    self._seen = changed = None
+                continue
+            with self._lock:
+                self._raw = raw
+            self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
+
+
+def read_rows(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
+    """Read an owner's rows to be scored. Raises TableError."""
+    rows = source.served_rows(path, name)
+    known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
+    keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
+    order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
+    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
+
+
+def far_rows(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
+    """Return, by row, a line about a cell too far from the training rows."""
+    found = source.outliers(name, preparation, raw.samples)
+    return {row: f"{name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}
