@@ -3,8 +3,9 @@
 import copy
 import signal
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from hypothesis import settings
-from torch import Tensor
+from torch import Tensor, nn
 
 from vfl.config.components import CLASSIFIERS, SOURCES
 from vfl.config.data import DataConfig
@@ -43,6 +44,23 @@ def as_before() -> Iterator[None]:
 def release(*values: Any) -> Any:
     """Values of a parametrized test that are for a release."""
     return pytest.param(*values, marks=pytest.mark.release)
+
+
+@torch.no_grad()
+def masked_copy(dense: nn.Module, pruned: nn.Module) -> nn.Module:
+    """The dense model with zeros for every value that the pruned one does not have."""
+    masked, left = copy.deepcopy(dense), pruned.state_dict()
+    for name, tensor in masked.state_dict().items():
+        if tensor.is_floating_point():
+            tensor.mul_(torch.isin(tensor, left[name]))
+    return masked
+
+
+def wait_until(true: Callable[[], bool], patience_s: float = 300.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
 
 
 def examples(number: int, **options: Any) -> settings:

@@ -47,6 +47,15 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+TIMES = ("train_time_s/", "simulated_time_s/", "exchange_s/")
+
+
+def outcome_of(run_dir: Path, times: tuple[str, ...] = TIMES) -> dict[str, Any]:
+    """Weights, rows and bytes of a finished run: what must not depend on what happened on the way; not seconds."""
+    rows = [{tag: row[tag] for tag in row if not tag.startswith(times)} for row in rows_of(run_dir)]
+    return {"rows": rows, "summary": timeless(summary_of(run_dir))}
+
+
 def timeless(values: Any) -> Any:
     """Values without the seconds."""
     if isinstance(values, list):

@@ -1,5 +1,6 @@
 """Tables of two owners, and an experiment on them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ def sections_of(tables: dict[str, Path]) -> dict[str, Any]:
         "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}},
         "training": {"labels": "server", "optimizer": {"kind": "adam", "learning_rate": 0.01, "momentum": 0.0}},
     }
+
+
+def weighted_tables(folder: Path, weights: Iterable[float]) -> dict[str, Any]:
+    """Settings of an experiment on tables in which each of the bank's rows has its weight."""
+    tables = write_tables(folder, range(ROWS), labelled=True)
+    heading, *lines = tables["bank"].read_text().splitlines()
+    rows = [f"{line},{weight}" for line, weight in zip(lines, weights, strict=True)]
+    tables["bank"].write_text("\n".join([f"{heading},w", *rows]))
+    sections = {"name": "x", "threads": 1, **sections_of(tables)}
+    sections["data"]["tables"]["bank"]["weight"] = "w"
+    sections["training"]["batch_size"] = 16
+    return sections
 
 
 def write_branches(folder: Path, rows: range, labelled: bool) -> dict[str, Path]:

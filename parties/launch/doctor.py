@@ -61,9 +61,9 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
         return
     holding, data = look("data", lambda: _data(config, name, run_dir))
     yield data
-    tls, keys = look("keys", lambda: _keys(config, name, insecure=insecure))
+    tls, keys = look("keys", lambda: find_keys(config, name, insecure=insecure))
     yield keys
-    _, folder = look("folder", lambda: _folder(config, run_dir))
+    _, folder = look("folder", lambda: (None, find_folder(config, run_dir)))
     yield folder
     yield from _drift(run_dir)
     if not keys.good:
@@ -102,7 +102,8 @@ def _data(config: ExperimentConfig, name: str, run_dir: Path) -> tuple[Holding, 
     return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"
 
 
-def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
+def find_keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
+    """Return the keys of a process and their description. Raises ValueError."""
     tls = load_identity(name, config.network, insecure=insecure)
     listed: list[str] = []
     Lists(config.network.tls, listed.append)
@@ -111,13 +112,14 @@ def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFi
     return tls, "; ".join([identity, *listed])
 
 
-def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
+def find_folder(config: ExperimentConfig, run_dir: Path) -> str:
+    """Return the description of a run's folder and its checkpoints. Raises ValueError."""
     check_folder(run_dir, config)
     run = read_run_id(run_dir)
     if not run:
-        return None, f"{run_dir} is of no run yet"
+        return f"{run_dir} is of no run yet"
     rounds = open_store(run_dir, config.checkpoint.keep).rounds()
-    return None, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
+    return f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
 
 
 def _drift(run_dir: Path) -> Iterator[Check]:

@@ -10,16 +10,11 @@ from pathlib import Path
 
 from vfl.config import ExperimentConfig
 from vfl.data.source import open_source
-from vfl.parties.launch.doctor import Check, look
+from vfl.parties.launch.doctor import Check, find_folder, find_keys, look
 from vfl.parties.network.admission import check_mode
 from vfl.parties.network.server.server_process import server_labels
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.parties.network.tls.folders import describe
-from vfl.parties.network.tls.lists import Lists
-from vfl.parties.network.transport.security import load_identity
 from vfl.predict.start_from import server_start
-from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.run_folder import check_folder, read_run_id
 
 LEAST_FREE = 100_000_000
 """Bytes of a disk below which a training hardly has room for its checkpoints."""
@@ -38,8 +33,8 @@ def examine_server(config: ExperimentConfig, file: Path, run_dir: Path, *, insec
         return
     for name, check in {
         "data": lambda: _data(config, run_dir),
-        "keys": lambda: _keys(config, insecure=insecure),
-        "folder": lambda: _folder(config, run_dir),
+        "keys": lambda: find_keys(config, SERVER, insecure=insecure),
+        "folder": lambda: (None, find_folder(config, run_dir)),
     }.items():
         yield look(name, check)[1]
     yield _disk(run_dir)
@@ -57,21 +52,6 @@ def _data(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
     start = server_start(config, run_dir)
     labels = server_labels(config, open_source(config).held_labels(), start)
     return None, f"labels of {len(labels.train.labels_N)} training and {len(labels.test.values)} test samples"
-
-
-def _keys(config: ExperimentConfig, *, insecure: bool) -> tuple[None, str]:
-    tls, listed = load_identity(SERVER, config.network, insecure=insecure), list[str]()
-    Lists(config.network.tls, listed.append)
-    certificate = config.network.tls.certificate
-    return None, "; ".join(["plaintext" if tls is None or certificate is None else describe(certificate)[0], *listed])
-
-
-def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
-    check_folder(run_dir, config)
-    if not read_run_id(run_dir):
-        return None, f"{run_dir} is of no run yet"
-    rounds = ", ".join(map(str, CheckpointStore(run_dir / "checkpoints").rounds())) or "(none)"
-    return None, f"{run_dir} is of run {read_run_id(run_dir)}, checkpoints after rounds {rounds}; --resume goes on"
 
 
 def _disk(run_dir: Path) -> Check:

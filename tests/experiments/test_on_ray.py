@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
+from shorthand import wait_until
 
 from vfl.base.errors import ConfigError
 from vfl.config import parse_config
@@ -171,13 +171,6 @@ def test_a_folder_that_a_node_does_not_see_is_found_before_anything_is_trained(
 
 def no_space() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not true():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.02)
 
 
 def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the_table_of_local_runs(

@@ -19,8 +19,9 @@ from unittest import mock
 import yaml
 from faults.network import Network, Simulated
 from faults.turns import Process, Thread, Turns
-from remote.conftest import merged, outcome_of
+from remote.conftest import merged
 from rich.console import Console
+from tiny_training import outcome_of
 
 from vfl.base.errors import PeerLost
 from vfl.config import ExperimentConfig, parse_config

@@ -11,7 +11,7 @@ from typing import Any
 from faults.federation import SERVER, Ended, Federation, ahead, simulating
 from faults.network import OVER, End
 from faults.turns import Turns
-from remote.conftest import outcome_of
+from tiny_training import outcome_of
 
 from vfl.parties.network.wire.frame import HEADER_BYTES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shorthand import release
+from shorthand import masked_copy, release
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models as vision
@@ -248,16 +248,6 @@ def drawn(model: nn.Module) -> nn.Module:
             if isinstance(tensor, nn.Parameter) or name.startswith("running"):
                 tensor.add_(torch.rand_like(tensor), alpha=0.01)
     return model
-
-
-@torch.no_grad()
-def masked_copy(dense: nn.Module, pruned: nn.Module) -> nn.Module:
-    """The dense model with zeros for every value that the pruned one does not have."""
-    masked, left = copy.deepcopy(dense), pruned.state_dict()
-    for name, tensor in masked.state_dict().items():
-        if tensor.is_floating_point():
-            tensor.mul_(torch.isin(tensor, left[name]))
-    return masked
 
 
 KINDS = [release(kind) if kind in VISION_AT_RELEASE else kind for kind in FAMILIES]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from shorthand import release
+from shorthand import masked_copy, release
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models as vision
@@ -225,15 +225,6 @@ def drawn(model: nn.Module) -> nn.Module:
             elif tensor.is_floating_point():
                 tensor.add_(torch.rand_like(tensor), alpha=1e-3)
     return model
-
-
-@torch.no_grad()
-def masked_copy(dense: nn.Module, pruned: nn.Module) -> nn.Module:
-    """The dense model with zeros for every value that the pruned one does not have."""
-    masked, left = copy.deepcopy(dense), pruned.state_dict()
-    for name, tensor in masked.state_dict().items():
-        tensor.mul_(torch.isin(tensor, left[name]))
-    return masked
 
 
 @pytest.mark.parametrize("kind", [*RIGHT, *(release(kind) for kind in RELEASE)])

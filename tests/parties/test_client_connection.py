@@ -187,6 +187,7 @@ def test_whatever_comes_is_answered_or_waited_for(asked: list[bytes], junk: byte
         (request_of(b"X: a\x00b"), 400),
         (request_of(b"X Y: a"), 400),
         (request_of(b"Host: localhost"), 400),
+        (request_of(b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
         (request_of(host=b"X: no host"), 400),
         (request_of().replace(b"\r\n", b"\n"), 400),
         (request_of(start=b"POST /v1/predict HTTP/2.0"), 400),
@@ -198,18 +199,25 @@ def test_whatever_comes_is_answered_or_waited_for(asked: list[bytes], junk: byte
     ],
 )
 def test_a_head_that_can_be_read_in_two_ways_is_refused(asked: bytes, status: int):
-    came, _ = exchanged(asked)
+    came, closed = exchanged(asked)
     assert statuses(came) == [status]
+    assert closed or status != 400
 
 
 HOSTS = ["evil@localhost", "localhost#", "localhost/", "localhost?", "localhost:80@evil", "localhost\\", "localhost%2f"]
 HOSTS += ["[::1", "[::1]x", "127.0.0.1/", "::1", "0x7f.1", "2130706433", "localhost.evil.example", "localhost:x", ""]
+HOSTS += ["127.0.0.1.evil.example:80"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_only_a_name_of_this_machine_with_or_without_a_port_is_one(host: str):
     came, closed = exchanged(request_of(host=b"Host: " + host.encode()))
     assert (statuses(came), closed) == ([400], True)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "127.3.2.1", "LOCALHOST:1"])
+def test_names_of_this_machine_are_answered(host: str):
+    assert statuses(exchanged(request_of(host=b"Host: " + host.encode()))[0]) == [200]
 
 
 @pytest.mark.parametrize("path", [b"/", b"/healthz", b"/readyz", b"/metrics", b"/openapi.json", b"/v1/predict"])
@@ -363,6 +371,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> uvicorn.Config:
     token.write_text(TOKEN)
     token.chmod(0o600)
     return configuration(token=token)
+
+
+def test_with_a_token_any_host_is_answered(guarded):
+    asked = request_of(b"Authorization: Bearer " + TOKEN.encode(), host=b"Host: scores.example")
+    assert statuses(exchanged(asked, config=guarded)[0]) == [200]
 
 
 def gate_of(config: uvicorn.Config) -> Any:

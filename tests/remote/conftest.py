@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from fork_server import ROOT, ForkServer
+from tiny_training import TIMES, outcome_of
 from two_tables import ROWS, sections_of, write_tables
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
@@ -213,20 +214,6 @@ class Federation:
             self.signal(name, signal.SIGKILL)
             self.signal(name, signal.SIGCONT)
             self.wait(name)
-
-
-TIMES = ("train_time_s/", "simulated_time_s/", "exchange_s/")
-
-
-def outcome_of(run_dir: Path) -> dict[str, Any]:
-    """Weights, rows and bytes of a finished run; not seconds."""
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((run_dir / "summary.json").read_text())
-    del summary["wall_time_s"]
-    for party in summary["parties"].values():
-        del party["train_time_s"]
-    timeless = [{tag: value for tag, value in row.items() if not tag.startswith(TIMES)} for row in rows]
-    return {"rows": timeless, "summary": summary}
 
 
 Federate = Callable[..., Federation]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
+from shorthand import wait_until
 
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST
@@ -66,19 +67,12 @@ def served(scorer: Any, most: int = MOST) -> Iterator[int]:
         listeners = bounded(sockets, most)
         thread = threading.Thread(target=server.run, args=(listeners,))
         thread.start()
-        until(lambda: server.started)
+        wait_until(lambda: server.started)
         try:
             yield listeners[0].getsockname()[1]
         finally:
             server.should_exit = True
             thread.join()
-
-
-def until(holds) -> None:
-    end_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def ask(port: int, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
@@ -130,9 +124,9 @@ def test_idle_connections_hold_no_more_descriptors_than_they_may(encrypted: bool
     settings = certified(tmp_path) if encrypted else {}
     with served(stand_in(**settings)) as port, ExitStack() as held:
         idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3 * MOST)]
-        until(lambda: sum(map(is_open, idle)) <= MOST)
+        wait_until(lambda: sum(map(is_open, idle)) <= MOST)
         assert sum(map(is_open, idle)) > 0
-        until(lambda: not any(map(is_open, idle)))  # also those that have not shaken hands
+        wait_until(lambda: not any(map(is_open, idle)))  # also those that have not shaken hands
         if encrypted:
             connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=trusting())
             connection.request("GET", "/healthz")
@@ -205,7 +199,7 @@ def test_clients_that_never_read_fill_no_memory_and_make_room_for_others(kind, e
             client.connect(("127.0.0.1", port))
             clients.append(held.enter_context(trusting().wrap_socket(client)) if encrypted else client)
         flood(clients, asked * 100)
-        until(lambda: answers(port, encrypted))
+        wait_until(lambda: answers(port, encrypted))
     assert Recorded.most_waiting <= 1 << 19  # what one read takes, of TLS more than of the kernel
     assert Recorded.most_unsent <= 1 << 19
 
@@ -235,7 +229,7 @@ def test_without_a_descriptor_left_clients_are_hung_up_on_and_little_is_logged(c
     monkeypatch.setattr(socket.socket, "accept", exhausted)
     with served(stand_in()) as port, ExitStack() as held:
         idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(50)]
-        until(lambda: not any(map(is_open, idle)))
+        wait_until(lambda: not any(map(is_open, idle)))
         assert len(refused) == 50
         assert ask(port, "GET", "/healthz")[0] == 200
     assert len(caplog.text) < 1000
@@ -272,37 +266,6 @@ def test_the_parties_keep_descriptors_of_their_own(hard: int, spared: int, monke
     left = hub._connection_limit(4, hub.RESERVED_FILES + spared)
     assert left == min(hard - hub.RESERVED_FILES - spared, hub.MOST_CONNECTIONS)
     assert left + spared + hub.RESERVED_FILES <= hard
-
-
-@pytest.mark.parametrize(
-    ("lines", "body", "told"),
-    [
-        (["Host: localhost", "Content-Length: 4", "Transfer-Encoding: chunked"], b"0\r\n\r\n", b"Content-Length: goes"),
-        (["Host: localhost", "Authorization: Bearer a", "Authorization: Bearer b", "Content-Length: 0"], b"", b"twice"),
-        (["Host: evil.example", "Content-Length: 0"], b"", b"Host: evil.example is not this machine"),
-        (["Host: 127.0.0.1.evil.example:80", "Content-Length: 0"], b"", b"is not this machine; ask 127.0.0.1"),
-    ],
-)
-def test_a_head_that_misleads_is_refused_and_the_connection_closed(lines: list[str], body: bytes, told: bytes):
-    with served(stand_in()) as port:
-        answer = raw(port, *lines, body=body)
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert told in answer
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "127.3.2.1", "LOCALHOST:1"])
-def test_names_of_this_machine_are_answered(host: str):
-    with served(stand_in()) as port:
-        assert ask(port, "POST", "/v1/predict", BODY, Host=host)[0] == 200
-
-
-def test_with_a_token_any_host_is_answered(tmp_path: Path):
-    token = tmp_path / "token"
-    token.write_text("the token of the clients")
-    token.chmod(0o600)
-    with served(stand_in(token=token)) as port:
-        sent = {"Authorization": "Bearer the token of the clients", "Host": "scores.example"}
-        assert ask(port, "POST", "/v1/predict", BODY, **sent)[0] == 200
 
 
 @pytest.mark.parametrize("outcome", ["9" * 400, "-" + "9" * 400, '"' + "9" * 400 + '"', "1e400", "9" * 5000])

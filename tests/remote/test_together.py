@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fork_server import ROOT
-from remote.conftest import outcome_of
+from tiny_training import outcome_of
 
 from vfl.runs.checkpoint import CheckpointStore
 

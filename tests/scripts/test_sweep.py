@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from shorthand import wait_until
 from tiny_training import Ended
 
 from vfl.runs.checkpoint import CheckpointStore
@@ -63,13 +63,6 @@ def finish(process: "subprocess.Popen[str]", code: int = 2) -> tuple[str, str]:
         process.kill()
     assert process.returncode == code, err
     return out, err
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.02)
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -131,13 +124,13 @@ def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
         return any(4 <= max(store.rounds(), default=0) < BASE["training"]["rounds"] - 6 for store in stores)
 
     killed = start(tmp_path)
-    wait_until(a_run_is_under_way)
+    wait_until(a_run_is_under_way, PATIENCE_S)
     killed.kill()
     killed.communicate()
-    wait_until(lambda: not processes_in(out))  # its runs die with it
+    wait_until(lambda: not processes_in(out), PATIENCE_S)  # its runs die with it
     assert any(row["status"] == "open" for row in rows_of(out))
     interrupted = start(tmp_path)
-    wait_until(lambda: len(processes_in(out)) >= 2 and a_run_is_under_way())
+    wait_until(lambda: len(processes_in(out)) >= 2 and a_run_is_under_way(), PATIENCE_S)
     interrupted.send_signal(signal.SIGINT)
     _, err = interrupted.communicate(timeout=PATIENCE_S)
     assert interrupted.returncode == 130, err

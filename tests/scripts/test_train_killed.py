@@ -1,6 +1,5 @@
 """A training that dies at any instant goes on where it was, to the same bits, rows and bytes."""
 
-import json
 import os
 import shutil
 import signal
@@ -8,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 from fork_server import ROOT, ForkServer
 from shorthand import release
+from tiny_training import Ended, outcome_of
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -45,14 +45,6 @@ EXPERIMENT = {
     },
     "checkpoint": {"every": 1},
 }
-
-
-class Ended(NamedTuple):
-    """How a process ended; a negative code is the signal that killed it."""
-
-    code: int
-    out: str
-    err: str
 
 
 Strike = tuple[str, int, str]
@@ -98,14 +90,7 @@ class Runner:
         return CheckpointStore(self.run_dir / "checkpoints").rounds()
 
     def outcome(self) -> dict[str, Any]:
-        """What must not depend on what happened on the way: weights, rows, bytes; not seconds."""
-        rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
-        summary = json.loads((self.run_dir / "summary.json").read_text())
-        del summary["wall_time_s"]
-        for party in summary["parties"].values():
-            del party["train_time_s"]
-        timeless = [{tag: value for tag, value in row.items() if not tag.startswith("train_time_s/")} for row in rows]
-        return {"rows": timeless, "summary": summary}
+        return outcome_of(self.run_dir)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rich.console import Console
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier
 from tiny_training import timeless
 from torch import nn
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, weighted_tables
 
 import vfl
 from vfl.config import parse_config
@@ -28,19 +28,8 @@ WEIGHTS = np.where(LEFT_OUT, 0, 1 + np.arange(ROWS) % 3)
 PARTS = {"bank": slice(0, 2), "shop": slice(2, 4)}
 
 
-def weighted_tables(folder: Path) -> dict[str, Any]:
-    tables = write_tables(folder, range(ROWS), labelled=True)
-    heading, *lines = tables["bank"].read_text().splitlines()
-    rows = [f"{line},{weight}" for line, weight in zip(lines, WEIGHTS, strict=True)]
-    tables["bank"].write_text("\n".join([f"{heading},w", *rows]))
-    sections = {"name": "x", "threads": 1, **sections_of(tables)}
-    sections["data"]["tables"]["bank"]["weight"] = "w"
-    sections["training"]["batch_size"] = 16
-    return sections
-
-
 def of_tables(folder: Path, gone: Any) -> dict[str, Any]:
-    sections = weighted_tables(folder)
+    sections = weighted_tables(folder, WEIGHTS)
     heading, *lines = (folder / "bank.csv").read_text().splitlines()
     kept = [line for line, out in zip(lines, gone, strict=True) if not out]
     (folder / "bank.csv").write_text("\n".join([heading, *kept]))
@@ -94,7 +83,7 @@ def test_a_row_of_weight_zero_is_a_row_left_out(tmp_path: Path, route: str):
 
 
 def test_a_match_leaves_out_rows_of_weight_zero(tmp_path: Path):
-    config = parse_config(weighted_tables(tmp_path))
+    config = parse_config(weighted_tables(tmp_path, WEIGHTS))
     (keys,) = own_keys(config.data, "bank").lists
     assert {int(key) for key in keys.to_pylist()} == {row for row in range(ROWS) if row % 5 != 2}
     rows = own_keys(of_rows(config.data, "bank", config.data.tables["bank"].file), "bank")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from torch import nn
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, weighted_tables
 
 import vfl
 from vfl.base.metrics import format_metric
@@ -25,6 +25,7 @@ from vfl.runs.stored_run import Run
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(40, 4)).astype(np.float32)
 Y = (X[:, 0] + X[:, 2] > 0).astype(int)
+WEIGHTS = [1 + row % 3 for row in range(ROWS)]
 QUICK: dict[str, Any] = {"threads": 1, "training.rounds": 2, "training.batch_size": 32}
 
 
@@ -38,20 +39,8 @@ def digest(y: Any = Y, settings: dict[str, Any] | None = None, **given: Any) -> 
     return run.summary["model_digest"]
 
 
-def weighted_tables(folder: Any, weights: Any = None) -> dict[str, Any]:
-    tables = write_tables(folder, range(ROWS), labelled=True)
-    heading, *lines = tables["bank"].read_text().splitlines()
-    weights = weights or [1 + row % 3 for row in range(ROWS)]
-    rows = [f"{line},{weight}" for line, weight in zip(lines, weights, strict=True)]
-    tables["bank"].write_text("\n".join([f"{heading},w", *rows]))
-    sections = {"name": "x", "threads": 1, **sections_of(tables)}
-    sections["data"]["tables"]["bank"]["weight"] = "w"
-    sections["training"]["batch_size"] = 16
-    return sections
-
-
 def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path: Any):
-    sections = weighted_tables(tmp_path)
+    sections = weighted_tables(tmp_path, WEIGHTS)
     split = split_data(parse_config(sections))
     weights = split.labels.train.weights
     assert weights is not None
@@ -94,7 +83,7 @@ def test_predictions_are_scored_with_the_weights_of_the_evaluation(tmp_path: Any
     ],
 )
 def test_weights_that_do_not_fit_are_one_line(tmp_path: Any, change: dict[str, Any], line: str):
-    sections = weighted_tables(tmp_path, change.get("weights"))
+    sections = weighted_tables(tmp_path, change.get("weights", WEIGHTS))
     tables = sections["data"]["tables"]
     if "owner" in change:
         tables["shop"]["weight"] = tables["bank"].pop("weight")

@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 from urllib.parse import quote
 
-import numpy as np
 import pytest
+from queried_bank import ROWS, check_bits_of_file, split_of, write_bank
 
 import vfl
 from vfl.commands import predict
-from vfl.config import parse_config
-from vfl.data.source import open_source
-from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.arrow import pa
 from vfl.data.tables.database import connected
 
 pytest.importorskip("adbc_driver_postgresql", reason="needs the extra database")
 pytestmark = pytest.mark.release
-ROWS = 90
 
 
 class Server(NamedTuple):
@@ -106,42 +103,17 @@ def select(server: Server, query: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(server: Server, tmp_path: Path) -> Path:
     """The bank's rows in the database and as Parquet, numbers with gaps among them, and the shop's as CSV."""
-    draw = np.random.default_rng(4)
-    rows = [
-        (k, None if k % 7 == 0 else float(draw.normal()), int(draw.integers(9)), f"j{k % 3}'", k * 5 % 2)
-        for k in range(ROWS)
-    ]
-    columns = dict(zip(("k", "age", "visits", "job", "late"), map(list, zip(*rows, strict=True)), strict=True))
-    table = pa.table(columns)
-    pq.write_table(table, tmp_path / "bank.parquet")
+    table = write_bank(tmp_path)
     with connected("test", server.database, "rw") as connection, connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS bank")
         cursor.execute("DROP TABLE IF EXISTS scores")
         cursor.adbc_ingest("bank", table, mode="create")
         connection.commit()
-    (tmp_path / "shop.csv").write_text("\n".join(["k,spent", *(f"{k},{k * 11 % 17}" for k in range(ROWS))]))
     return tmp_path
 
 
-def split_of(folder: Path, **rows: str) -> Any:
-    tables = {
-        "bank": {"key": "k", "label": "late", **rows},
-        "shop": {"file": str(folder / "shop.csv"), "key": "k"},
-    }
-    config = parse_config({"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return open_source(config).split()
-
-
 def test_a_query_gives_the_bits_of_its_parquet_file(server: Server, folder: Path):
-    by_query = split_of(folder, query="SELECT * FROM bank ORDER BY age DESC", database=server.database)
-    by_file = split_of(folder, file=str(folder / "bank.parquet"))
-    for one, other in zip(by_query.parties, by_file.parties, strict=True):
-        assert one.train.features.nan_to_num(99.0).equal(other.train.features.nan_to_num(99.0))
-        assert one.test.more[0].equal(other.test.more[0])
-        assert one.train.ids.equal(other.train.ids)
-    assert by_query.labels.train.values.equal(by_file.labels.train.values)
+    check_bits_of_file(folder, "SELECT * FROM bank ORDER BY age DESC", server.database)
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,20 @@ import tempfile
 import warnings
 from collections import deque
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import yaml
+from queried_bank import ROWS, check_bits_of_file, config_of, split_of, write_bank
 
 import vfl
-from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config import ConfigError
 from vfl.data.source import open_source
 from vfl.data.tables import query as reader
-from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.fitting import experiment_of
 
 sqlite3 = pytest.importorskip("sqlite3", reason="this Python has no SQLite")
 pytest.importorskip("adbc_driver_sqlite", reason="needs the extra database")
 
-ROWS = 90
 MIXED = "CASE WHEN k BETWEEN 4000 AND 4900 THEN 'x' ELSE visits END"
 QUERY = "SELECT * FROM bank WHERE k < 1000"
 
@@ -31,19 +28,11 @@ QUERY = "SELECT * FROM bank WHERE k < 1000"
 @pytest.fixture
 def bank(tmp_path: Path) -> Path:
     """A database with a table of numbers with gaps, whole numbers and text, and the same rows as Parquet."""
-    draw = np.random.default_rng(4)
-    rows: list[tuple[Any, ...]] = [
-        (k, None if k % 7 == 0 else float(draw.normal()), int(draw.integers(9)), f"j{k % 3}", k * 5 % 2)
-        for k in range(ROWS)
-    ]
+    rows = [tuple(row.values()) for row in write_bank(tmp_path).to_pylist()]
     with sqlite3.connect(tmp_path / "bank.db") as connection:
         connection.execute("CREATE TABLE bank (k INTEGER, age REAL, visits INTEGER, job TEXT, late INTEGER)")
         connection.executemany("INSERT INTO bank VALUES (?, ?, ?, ?, ?)", [*rows, (5000, 1.0, 1, "far", 1)])
     connection.close()
-    columns = dict(zip(("k", "age", "visits", "job", "late"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), tmp_path / "bank.parquet")
-    shop = "\n".join(["k,spent", *(f"{k},{k * 11 % 17}" for k in range(ROWS))])
-    (tmp_path / "shop.csv").write_text(shop)
     return tmp_path
 
 
@@ -51,39 +40,15 @@ def asked(folder: Path, query: str = QUERY) -> dict[str, str]:
     return {"query": query, "database": f"sqlite:{folder / 'bank.db'}"}
 
 
-def config_of(folder: Path, **rows: str) -> ExperimentConfig:
-    tables = {
-        "bank": {"key": "k", "label": "late", **rows},
-        "shop": {"file": str(folder / "shop.csv"), "key": "k"},
-    }
-    return parse_config({"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
-
-
-def split_of(config: ExperimentConfig):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return open_source(config).split()
-
-
 def test_a_query_gives_the_bits_of_its_parquet_file(bank: Path):
-    by_query, by_file = (
-        split_of(config_of(bank, **asked(bank))),
-        split_of(config_of(bank, file=str(bank / "bank.parquet"))),
-    )
-    for one, other in zip(by_query.parties, by_file.parties, strict=True):
-        assert one.train.features.nan_to_num(99.0).equal(other.train.features.nan_to_num(99.0))
-        assert one.test.more[0].equal(other.test.more[0])
-        assert one.train.ids.equal(other.train.ids)
-    assert by_query.labels.train.values.equal(by_file.labels.train.values)
+    check_bits_of_file(bank, **asked(bank))
 
 
 def test_a_database_is_opened_by_the_name_that_its_file_has(bank: Path):
     """In the driver's URI ?, # and % have meanings of their own; a file may have them in its name."""
     odd = (bank / "bank.db").rename(bank / "50%20 #1?mode=rwc&x.db")
-    split = split_of(config_of(bank, query=QUERY, database=f"sqlite:{odd}"))
-    assert split.parties[0].train.ids.equal(
-        split_of(config_of(bank, file=str(bank / "bank.parquet"))).parties[0].train.ids
-    )
+    split = split_of(bank, query=QUERY, database=f"sqlite:{odd}")
+    assert split.parties[0].train.ids.equal(split_of(bank, file=str(bank / "bank.parquet")).parties[0].train.ids)
 
 
 def test_all_readings_of_one_experiment_see_one_answer(bank: Path):
@@ -95,7 +60,7 @@ def test_all_readings_of_one_experiment_see_one_answer(bank: Path):
             connection.execute("DELETE FROM bank WHERE k > 50")
         connection.close()
         split = source.split()
-        anew = split_of(config_of(bank, **asked(bank)))
+        anew = split_of(bank, **asked(bank))
     assert len(split.labels.train.ids) + len(split.labels.test.ids) == ROWS
     assert len(anew.labels.train.ids) + len(anew.labels.test.ids) == 51
 
@@ -125,7 +90,7 @@ def test_a_bad_query_is_one_line_and_leaves_nothing(bank: Path, query: str, told
             connection.executemany("INSERT INTO bank VALUES (?, ?, ?, ?, ?)", rows)
         connection.close()
     with pytest.raises(ValueError, match=told) as error:
-        split_of(config_of(bank, **asked(bank, query)))
+        split_of(bank, **asked(bank, query))
     assert "\n" not in str(error.value)
     if "repeat" not in told:
         assert list((bank / "temporary").iterdir()) == []
@@ -137,7 +102,7 @@ def test_a_bad_query_is_one_line_and_leaves_nothing(bank: Path, query: str, told
 
 def test_a_database_that_is_not_there_is_one_line_and_is_not_made(bank: Path):
     with pytest.raises(ValueError, match=r"data\.tables\.bank\.database: "):
-        split_of(config_of(bank, query=QUERY, database=f"sqlite:{bank / 'other.db'}"))
+        split_of(bank, query=QUERY, database=f"sqlite:{bank / 'other.db'}")
     assert not (bank / "other.db").exists()
 
 

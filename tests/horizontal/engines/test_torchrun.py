@@ -1,7 +1,6 @@
 """Workers under torchrun train the bits of one process, end together, and notice when one is gone."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -9,11 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 from fork_server import ROOT, ForkServer
+from tiny_training import Ended, outcome_of
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -44,12 +44,8 @@ EXPERIMENT = {
 }
 
 
-class Ended(NamedTuple):
-    """How a worker ended; a negative code is the signal that killed it."""
-
-    code: int
-    out: str
-    err: str
+OWN_TIMES = ("train_time_s/",)
+"""Simulated ones must not depend on the workers either."""
 
 
 class Group:
@@ -112,16 +108,6 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def outcome(run_dir: Path) -> dict[str, Any]:
-    """What must not depend on the number of workers: weights, rows, bytes; not seconds."""
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((run_dir / "summary.json").read_text())
-    del summary["wall_time_s"]
-    for client in summary["parties"].values():
-        del client["train_time_s"]
-    return {"rows": [{tag: row[tag] for tag in row if "train_time_s" not in tag} for row in rows], "summary": summary}
-
-
 @pytest.fixture
 def group(fork_server: ForkServer, tmp_path: Path) -> Group:
     return Group(fork_server, tmp_path)
@@ -133,7 +119,7 @@ def alone(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     plain = Group(fork_server, tmp_path_factory.mktemp("alone"))
     (ended,) = plain(0)
     assert (ended.code, ended.err) == (0, "")
-    return outcome(plain.run_dir)
+    return outcome_of(plain.run_dir, OWN_TIMES)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -142,7 +128,7 @@ def test_any_number_of_workers_gives_the_bits_of_one_process(group, alone, worke
     assert [(each.code, each.err) for each in ended] == [(0, "")] * workers
     assert [each.out for each in ended[1:]] == [""] * (workers - 1)
     assert f"{ROUNDS} of {ROUNDS} rounds" in ended[0].out
-    assert outcome(group.run_dir) == alone
+    assert outcome_of(group.run_dir, OWN_TIMES) == alone
 
 
 def test_torchrun_itself_starts_them(group, alone):
@@ -157,7 +143,7 @@ def test_torchrun_itself_starts_them(group, alone):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("simulated time") == 1
-    assert outcome(group.run_dir) == alone
+    assert outcome_of(group.run_dir, OWN_TIMES) == alone
 
 
 @pytest.mark.parametrize("worker", [0, 1])
@@ -172,7 +158,7 @@ def test_a_signal_to_any_worker_ends_all_after_the_same_round(group, alone, work
     assert len((group.run_dir / "metrics.jsonl").read_text().splitlines()) == stopped
     ended = group(3, "--resume")  # with another number, too
     assert [each.code for each in ended] == [0, 0, 0]
-    assert outcome(group.run_dir) == alone
+    assert outcome_of(group.run_dir, OWN_TIMES) == alone
 
 
 def test_a_killed_worker_ends_the_others_and_the_run_goes_on_from_its_checkpoint(group, alone):
@@ -183,7 +169,7 @@ def test_a_killed_worker_ends_the_others_and_the_run_goes_on_from_its_checkpoint
     assert group.saved_rounds == [2]
     ended = group(2, "--resume")
     assert [each.code for each in ended] == [0, 0]
-    assert outcome(group.run_dir) == alone
+    assert outcome_of(group.run_dir, OWN_TIMES) == alone
 
 
 def test_a_frozen_worker_is_not_waited_for_for_ever(group):
