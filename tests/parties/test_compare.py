@@ -136,7 +136,7 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
     for config in (proposed, fitted):
         feature = config.models.feature
         members = 1 if wide or task else 4
-        assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (8 * members, 0.25))
+        assert (feature.embedding_size, feature.width) == ((wide, 1.0) if wide else (16 if members == 4 else 8, 0.25))
         assert (config.models.members, config.models.linear_path) == (members, not wide)
         assert config.models.head.hidden == ((4 * wide,) if wide else (16,))
         assert config.training.optimizer.weight_decay == (0.1 if wide else 0.3)
@@ -145,8 +145,8 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, (4, 32, True)),
-        ({"models.feature.width": 0.5}, (4, 32, True)),
+        ({}, (4, 16, True)),
+        ({"models.feature.width": 0.5}, (4, 16, True)),
         ({"models.feature.embedding_size": 6}, (1, 6, False)),
         ({"models.members": 2}, (2, 8, False)),
         ({"models.feature": {"kind": "mlp", "embedding_size": 5}}, (1, 5, False)),
@@ -188,7 +188,7 @@ def test_files_and_python_have_the_settings_that_fit_the_training_rows(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("spellings", "wide"), [(("{}", "{}.0"), 32), (("c{}", "C{}"), 10), (("{}", "0{}"), 10), (("{}", "{}"), 32)]
+    ("spellings", "wide"), [(("{}", "{}.0"), 16), (("c{}", "C{}"), 10), (("{}", "0{}"), 10), (("{}", "{}"), 16)]
 )
 def test_spellings_of_one_number_are_one_class_of_many(tmp_path: Path, spellings: tuple[str, ...], wide: int):
     labels = [spellings[row // 5 % 2].format(row % 5) for row in range(60)]

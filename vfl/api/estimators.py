@@ -33,15 +33,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from vfl.api.frames_to_files import (
+    LabelledTables,
     OwnerTable,
-    by_code,
-    check_given,
     check_labels,
     classes_of,
     draw_tested,
     fill_masked,
     labels_of,
-    lacking,
     named_loss,
     other_order,
     owners_of,
@@ -49,26 +47,20 @@ from vfl.api.frames_to_files import (
     refuse_repeated,
     weights_of,
     with_names,
-    write_owners,
 )
-from vfl.api.predict_owners import check_owners, in_own_words, predict_owners, told
+from vfl.api.predict_owners import check_owners, in_own_words, predict_owners
 from vfl.base.errors import one_line
-from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.files import with_own_models
+from vfl.config import ConfigError
 from vfl.config.tables import ROUNDS
 from vfl.console import ShowConsole
 from vfl.runs.run_folder import write_summary
 
 if TYPE_CHECKING:  # they import PyTorch
     from vfl.core.head import OwnLoss
-    from vfl.core.local import InProcess
     from vfl.predict.predict import Prediction, WhenAbsent
     from vfl.predict.reasons import Reasons, ReasonsWanted
-    from vfl.runs.mode import Built, Stage
     from vfl.runs.stored_run import Columns, Run
 
-DROPPED = "keys are in the tables of all owners; dropped"
-"""Words of a training about rows without a counterpart."""
 ALONE = "owner"
 """Name of a single owner, whose table has no name."""
 _OWN = ("_folder", "_trained")
@@ -207,89 +199,37 @@ class _Vertical(BaseEstimator):
         sizes["models.linear_path"] = models.linear_path
         return named | {"training.start_from": str(start_from.run_.folder), **sizes}
 
-    def _fit(
-        self,
-        owners: Mapping[str, OwnerTable],
-        labels_N: NDArray[Any],
-        weights_N: NDArray[np.float64] | None,
-        chosen: Mapping[str, Any] | None = None,
-    ) -> Self:
+    def _fit(self, samples: LabelledTables, chosen: dict[str, Any]) -> Self:
         """Train; ``chosen`` are settings that data and arguments decide."""
-        if callable(self.loss) and weights_N is not None:
+        from vfl.api.train_tables import Places, Training, best_exchanges, train_tables, try_exchanges
+
+        if callable(self.loss) and samples.weights_N is not None:
             raise ConfigError("sample_weight: goes with the built-in loss; leave it out beside loss, or weigh there")
-        if len(labels_N) < 2:
-            raise ConfigError(f"X: has {len(labels_N)} sample; training needs two or more")
+        if len(samples.labels_N) < 2:
+            raise ConfigError(f"X: has {len(samples.labels_N)} sample; training needs two or more")
+        if "training.start_from" in (self.settings or {}):
+            raise ConfigError("settings: training.start_from is a fitted estimator here: fit(X, y, start_from=...)")
+        if not any("duplicates" in name for name in self.settings or {}):
+            refuse_repeated(samples.owners)
         draw = check_random_state(self.random_state)
         # An int is the run's seed itself, so that a YAML file that names it trains the same.
         whole = isinstance(self.random_state, int | np.integer)
         seed = int(self.random_state) if whole else int(draw.randint(2**31 - 1))
-        tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
+        tested = draw_tested(samples.labels_N, self.validation_fraction, self._task == "classification", draw)
+        fraction = self.validation_fraction
+        classes = tuple(map(str, getattr(self, "classes_", ())))  # none where the label is an amount
+        wanted = Training(self._task, classes, self.alpha, self.beta, self.rounds, self.loss, seed)
+        given = {**chosen, **with_names(self.settings)}
+        self.trials_ = try_exchanges(wanted, samples.without(tested, self.key) if fraction else samples, given)
+        given |= best_exchanges(self.trials_)
         folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
-        with _removed_on_error(folder):
-            self.run_, self._trained = self._train(folder, owners, labels_N, weights_N, tested, seed, chosen or {})
-        self._folder, self.owners_ = folder, list(owners)
-        return self
-
-    def _train(
-        self,
-        folder: Path,
-        owners: Mapping[str, OwnerTable],
-        labels_N: NDArray[Any],
-        weights_N: NDArray[np.float64] | None,
-        tested: NDArray[np.int64],
-        seed: int,
-        chosen: Mapping[str, Any],
-    ) -> "tuple[Run, InProcess]":
-        from vfl.base.metrics import worse_than_constant
-        from vfl.core.build import GivenModules
-        from vfl.core.local import build_in_process
-        from vfl.data.tables.fitting import fitting_experiment
-        from vfl.predict.start_from import start_of
-        from vfl.runs.mode import Built
-        from vfl.runs.run import run_experiment
-        from vfl.runs.stored_run import Run
-
-        if "training.start_from" in (self.settings or {}):
-            raise ConfigError("settings: training.start_from is a fitted estimator here: fit(X, y, start_from=...)")
-        if not any("duplicates" in name for name in self.settings or {}):
-            refuse_repeated(owners)
-        again = self.validation_fraction == 0
-        tables, test_file = write_owners(folder, owners, labels_N, tested, weights_N, again=again)
-        values: dict[str, Any] = {"name": "python", "seed": seed, "task": self._task}
-        values["data"] = {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
-        values |= {"lightweighting": {"alpha": self.alpha, "beta": self.beta}, "checkpoint": {"every": self.rounds}}
-        parties = [name for name, table in tables.items() if table["features"] != {}]
-        values["evaluation"] = {"subsets": len(parties) > 1, "every": self.rounds}
-        classes = getattr(self, "classes_", ())  # none where the label is an amount
-        with in_own_words(str(folder)):
-            given, own_loss = {**chosen, **with_names(self.settings)}, callable(self.loss)
-            config = fitting_experiment(values, given, len(classes), self.rounds, one_model=own_loss)
-        config = with_own_models(by_code(config, [*map(str, classes)]))
-        check_given(config, "tables", self._task)
-        console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
-        built: list[InProcess] = []
-
-        def build(config: ExperimentConfig, stage: "Stage") -> "Built":
-            own_loss = self.loss if callable(self.loss) else None
-            given, start = GivenModules(loss=own_loss), start_of(config, stage.run_dir)
-            built.append(build_in_process(config, stage.runtime, stage.progress.on_step, given=given, start=start))
-            return Built(built[0].server)
-
-        lines = [*config.warnings(), *lacking(owners)]
-        with in_own_words(str(folder)), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default", UserWarning)  # not as errors: some are not the caller's
-            outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
-        if not outcome.finished:
-            rounds = outcome.summary["rounds"]
-            raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
-        for line in filter(None, [*lines, worse_than_constant(outcome.summary)]):
-            warnings.warn(line, stacklevel=4)
-        for each in caught:
-            # The training counts rows of its own files, in which tested samples are there twice.
-            if DROPPED not in str(each.message):
-                warnings.warn(told(each.message, str(folder)), each.category, stacklevel=4)
-        return _lasting(Run(run_dir), folder), built[0]
+        with _removed_on_error(folder):
+            places = Places(folder, run_dir, ShowConsole() if self.verbose else Console(quiet=True))
+            run, self._trained = train_tables(wanted, samples, tested, given, places, again=fraction == 0)
+            self.run_ = _lasting(run, folder)
+        self._folder, self.owners_ = folder, list(samples.owners)
+        return self
 
     def explain(
         self, X: Any, of: Any = None, *, steps: int = 16, missing_parties: "WhenAbsent | None" = None
@@ -340,22 +280,18 @@ class _Vertical(BaseEstimator):
             start_prediction(self.run_.prediction)
             return predict_owners(self._trained, self.owners_, owners, absent, when, reasons)
 
-    def _given(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[dict[str, OwnerTable], NDArray[Any], NDArray[np.float64] | None]:
-        """Return owners' tables, labels [N] and weights [N] of what is to be trained, without rows of weight 0."""
+    def _given(self, X: Any, y: Any, sample_weight: Any) -> LabelledTables:
+        """Return the samples to be trained on, without rows of weight 0."""
         owners, labels_N = self._owners(X, fitted=False, y=y), labels_of(y)
         first, rows = next((name, len(owner.keys)) for name, owner in owners.items())
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {first}")
         weights_N = None if sample_weight is None else weights_of(sample_weight, rows)
-        if weights_N is not None and not (kept_N := weights_N > 0).all():
-            # Without a key the owners' rows belong together by their number, with one by its values.
-            left = owners if self.key is None else [first]
-            owners = {name: owner.take(kept_N) if name in left else owner for name, owner in owners.items()}
-            labels_N, weights_N = labels_N[kept_N], weights_N[kept_N]
-        check_labels(y if isinstance(y, np.ma.MaskedArray) else labels_N)
-        return owners, labels_N, weights_N
+        samples = LabelledTables(owners, labels_N, weights_N)
+        if weights_N is not None and (weights_N == 0).any():
+            samples = samples.without(np.flatnonzero(weights_N == 0), self.key)
+        check_labels(y if isinstance(y, np.ma.MaskedArray) else samples.labels_N)
+        return samples
 
     def _owners(self, given: Any, *, fitted: bool, y: Any = None) -> dict[str, OwnerTable]:
         """Return the owners of tables by name, or the single owner of a plain table or array."""
@@ -419,12 +355,12 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         from vfl.data.tables.labels import positive_last, tell_alike
 
         with self._whole_or_not_fitted():
-            owners, labels_N, weights_N = self._given(X, y, sample_weight)
+            samples = self._given(X, y, sample_weight)
             try:
-                check_classification_targets(labels_N)
+                check_classification_targets(samples.labels_N)
             except TypeError as error:  # of bytes, or of several types
                 raise ConfigError(f"y: {one_line(error)}") from None
-            classes, codes_N = classes_of(labels_N, "a classifier needs two")
+            classes, codes_N = classes_of(samples.labels_N, "a classifier needs two")
             chosen = self._chosen(start_from)
             if start_from is not None:
                 known = start_from.classes_.tolist()
@@ -438,7 +374,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             if self.positive_class is not None:
                 *_, positive = positive_last(tuple(names), str(self.positive_class), "positive_class")
                 chosen |= {"data.positive_class": positive}
-            self._fit(owners, codes_N, weights_N, chosen)
+            self._fit(samples._replace(labels_N=codes_N), chosen)
             summary = self.run_.summary
             if "positive_class" in summary:  # the run's names are the codes
                 summary["positive_class"] = names[int(summary["positive_class"])]
@@ -474,9 +410,9 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, start_from: Self | None = None) -> Self:
         """Train on owners' tables and the values of the first one's rows; the rest as ``VerticalClassifier.fit``."""
         with self._whole_or_not_fitted():
-            owners, labels_N, weights_N = self._given(X, y, sample_weight)
-            values_N = cast(Any, check_array)(labels_N, ensure_2d=False, dtype=np.float64, input_name="y")
-            return self._fit(owners, values_N, weights_N, self._chosen(start_from))
+            samples = self._given(X, y, sample_weight)
+            values_N = cast(Any, check_array)(samples.labels_N, ensure_2d=False, dtype=np.float64, input_name="y")
+            return self._fit(samples._replace(labels_N=values_N), self._chosen(start_from))
 
     def predict(self, X: Any, missing_parties: "WhenAbsent | None" = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,23 @@ class OwnerTable:
         """Return the kinds of the columns, none for an owner with only labels; None lets the training guess."""
         names = [name for name in self.table.column_names if name not in (self.key, LABEL, WEIGHT)]
         return dict.fromkeys(names, "number") if self.arrays or not names else None
+
+
+class LabelledTables(NamedTuple):
+    """What is trained: owners' tables, and of the first one's rows labels [N] and weights [N], if they have some."""
+
+    owners: Mapping[str, OwnerTable]
+    labels_N: NDArray[Any]
+    weights_N: NDArray[np.float64] | None
+
+    def without(self, rows: NDArray[np.int64], key: str | None) -> "LabelledTables":
+        """Return these without some of the first owner's rows; without a key the others' rows are the same ones."""
+        kept_N = np.ones(len(self.labels_N), bool)
+        kept_N[rows] = False
+        left = [*self.owners] if key is None else [*self.owners][:1]
+        owners = {name: each.take(kept_N) if name in left else each for name, each in self.owners.items()}
+        weights_N = None if self.weights_N is None else self.weights_N[kept_N]
+        return LabelledTables(owners, self.labels_N[kept_N], weights_N)
 
 
 def owner_of(name: str, features: object, key: str | None) -> OwnerTable:
@@ -320,18 +337,13 @@ def named_loss(loss: object, settings: Mapping[str, object] | None) -> dict[str,
 
 
 def write_owners(
-    folder: Path,
-    owners: Mapping[str, OwnerTable],
-    labels_N: NDArray[Any],
-    tested: NDArray[np.int64],
-    weights_N: NDArray[np.float64] | None = None,
-    *,
-    again: bool,
+    folder: Path, samples: LabelledTables, tested: NDArray[np.int64], *, again: bool
 ) -> tuple[dict[str, Any], Path]:
     """Write every owner's table, the first one's with the labels; return `data.tables` and the file of test keys.
 
     ``again``: the tested samples are trained on as well.
     """
+    owners, labels_N, weights_N = samples
     first, tables = next(iter(owners)), dict[str, Any]()
     keys = owners[first].keys.take(pa.array(tested))
     for name, owner in owners.items():

@@ -259,8 +259,13 @@ LINEAR_ROWS = 20_000
 """Training rows up to which models have a linear path, unless classes are many."""
 LEARNED_BY_HEART = 5_000
 """Training rows up to which `STEPS` learn few classes by heart; amounts need them."""
-FEW_STEPS, MEMBERS = 300, 4
-"""Exchanges in ten rounds, and members, there; each member has the embedding of one model."""
+FEW_STEPS, MEMBERS, MEMBER_SIZE = 300, 4, 4
+"""Exchanges in ten rounds, members, and numbers of a member's embedding, there."""
+STEPS_PER_ROUND = "training.steps_per_round"
+FEWEST_TO_TRY = 100
+"""Training rows from which some can be held back to choose between `FEW_STEPS` and `STEPS`."""
+OWN_SHAPE = re.compile(r"models(\.members|\.parties\b.*|\.feature(\.(kind|embedding_size))?)?")
+"""Settings of a user who shapes the models, to which members and a linear path need not fit."""
 LARGEST_BATCH = 1024
 SMALLEST_BATCH = 16
 BATCHES = 16
@@ -286,10 +291,11 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS, *, one_mod
     fitting = 2 ** int(math.log2(max(1, rows // BATCHES)))
     batch = max(2, min(rows, LARGEST_BATCH, max(SMALLEST_BATCH, fitting)))
     linear_path = rows <= LINEAR_ROWS and classes <= MANY_CLASSES and not one_model
-    few_steps = linear_path and classes > 0 and rows <= LEARNED_BY_HEART
-    steps = max(FEW_STEPS if few_steps else STEPS, PASSES * (rows // batch))
-    members = MEMBERS if few_steps else 1
+    few_rows = 0 < classes <= MANY_CLASSES and rows <= LEARNED_BY_HEART and not one_model
+    steps = max(FEW_STEPS if few_rows else STEPS, PASSES * (rows // batch))
     embedding, hidden, width, decay = FEW
+    members = MEMBERS if few_rows else 1
+    embedding = MEMBER_SIZE if few_rows else embedding
     if classes > MANY_CLASSES:
         embedding = min(classes, WIDEST)
         hidden, width, decay = 4 * embedding, 1.0, 0.1
@@ -309,3 +315,19 @@ def table_settings(rows: int, classes: int = 0, rounds: int = ROUNDS, *, one_mod
             "optimizer": {"kind": "adamw", "weight_decay": decay, "learning_rate": rates},
         },
     }
+
+
+def exchanges_to_try(rows: int, classes: int, given: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the exchanges of a round between which held-back samples choose; none where rows or settings decide.
+
+    ``given`` are settings by dotted key. With them `trial_settings` make a trial cheap: it has one model.
+    """
+    few_rows = 0 < classes <= MANY_CLASSES and FEWEST_TO_TRY <= rows <= LEARNED_BY_HEART
+    # What a defence promises is counted for one training.
+    decided = re.compile(rf"{STEPS_PER_ROUND}|training\.start_from|privacy(\..*)?|{OWN_SHAPE.pattern}")
+    return (FEW_STEPS // ROUNDS, STEPS // ROUNDS) if few_rows and not any(map(decided.fullmatch, given)) else ()
+
+
+def trial_settings() -> dict[str, Any]:
+    """Return the settings of a trial of `exchanges_to_try`."""
+    return {"models.members": 1, "models.feature.embedding_size": MEMBER_SIZE, "models.linear_path": True}

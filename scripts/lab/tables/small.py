@@ -232,6 +232,7 @@ def measured(name: str, table: Table, arm: str, split: int) -> Mapping[str, Any]
     else:
         model, given = fit_ours(columns, labels, table.amounts, split, arm), dealt(given)
         sent = model.run_.summary["uplink_bytes"] + model.run_.summary["downlink_bytes"]
+        sent += sum(trial.bytes for trial in model.trials_)
     row = {"table": name, "arm": arm, "split": split, "rows": len(train), "seconds": 0.0, "bytes": sent}
     row["seconds"] = round(time.process_time() - started, 2)
     if table.amounts:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig, parse_config
 from vfl.config.files import lay_over, load_experiment, parse_overrides, read_section, with_own_models
-from vfl.config.tables import ROUNDS, TableConfig, table_of, table_settings
+from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_of, table_settings
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.labels import count_classes
@@ -19,10 +19,6 @@ SHOWN = 8
 """Columns that an error names."""
 YAML = (".yaml", ".yml")
 """Endings of the files in which ``lvfl describe`` writes an owner's settings."""
-
-
-OWN_SHAPE = re.compile(r"models(\.members|\.parties\b.*|\.feature(\.(kind|embedding_size))?)?")
-"""Settings of a user who shapes the models, to which members and a linear path need not fit."""
 
 
 def fitting_experiment(
