@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,17 @@ def process_settings():
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Call a command in this process; return how it ended."""
+    """Call a command's script, or ``lvfl`` with the command as first argument, in this process; return how it ended."""
 
-    def run(command: str, *arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", [f"{command}.py", *map(str, arguments)])
+    def run(command: str, *arguments: object) -> Ended:
+        path = SCRIPT.with_name(f"{command}.py")
+        monkeypatch.setattr(sys, "argv", [path.name, *map(str, arguments)])
         capsys.readouterr()
-        code = runpy.run_path(str(SCRIPT.with_name(f"{command}.py")))["main"]()
+        main = import_module("vfl.__main__").main if command == "lvfl" else runpy.run_path(str(path))["main"]
+        try:
+            code = main()
+        except SystemExit as end:  # of argparse
+            code = int(end.code or 0)
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 

@@ -16,7 +16,6 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "data.partition",
         "evaluation.batch_statistics",
         "evaluation.sparsified",
-        "evaluation.statistics_samples",
         "lightweighting.error_feedback",
         "seed",
         "training.auxiliary",

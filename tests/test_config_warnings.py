@@ -36,7 +36,6 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
         "lightweighting.alpha={party_1: {2: 0.1, 3: 0.2}}",
         "lightweighting.error_feedback=true",
         "evaluation.batch_statistics=running",
-        "evaluation.statistics_samples=64",
         "evaluation.sparsified=true",
     )
     tables = {"bank": {"label": "left"}, "shop": {}}
@@ -46,7 +45,6 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
     ]
     assert [line.split(":")[0] for line in ignored.warnings()] == [
         "training.head_sync",
-        "evaluation.statistics_samples",
         "lightweighting.alpha",
         "evaluation.sparsified",
     ]

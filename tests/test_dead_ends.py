@@ -3,10 +3,12 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tiny_training import Ended
 
 from vfl import console
 from vfl.__main__ import main
@@ -17,17 +19,17 @@ from vfl.config.files import OTHER_WORDS, setting_named
 from vfl.runs.loop import TrainingLoop
 
 
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+@pytest.fixture
+def told(call: Callable[..., Ended]) -> Callable[..., str]:
     """The one line with which a command ends."""
-    monkeypatch.setattr(sys, "argv", ["lvfl", *map(str, arguments)])
-    try:
-        code: object = main()
-    except SystemExit as end:
-        code = end.code
-    error = capsys.readouterr().err
-    assert code == 2, error
-    assert error.count("\n") == 1
-    return error
+
+    def line(*arguments: object) -> str:
+        code, _, error = call("lvfl", *arguments)
+        assert code == 2, error
+        assert error.count("\n") == 1
+        return error
+
+    return line
 
 
 @pytest.mark.parametrize(
@@ -54,17 +56,17 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("train quickstart training.party_dropout=2.5%", "training.party_dropout: '2.5%' is no number; write 0.025"),
     ],
 )
-def test_a_slip_is_answered_by_what_was_meant(monkeypatch, capsys, line: str, answer: str):
-    assert answer in told(monkeypatch, capsys, *line.split())
+def test_a_slip_is_answered_by_what_was_meant(told, line: str, answer: str):
+    assert answer in told(*line.split())
 
 
 @pytest.mark.parametrize(("given", "answer"), [("nosuch", ""), ("runs/mime", "; did you mean 'runs/mine'?")])
-def test_a_run_to_resume_that_is_not_there_is_answered_by_runs_alone(monkeypatch, capsys, tmp_path, given, answer):
+def test_a_run_to_resume_that_is_not_there_is_answered_by_runs_alone(told, monkeypatch, tmp_path, given, answer):
     monkeypatch.chdir(tmp_path)
     if answer:
         Path("runs/mine").mkdir(parents=True)
         Path("runs/mine/config.yaml").write_text("base: quickstart\n")
-    line = told(monkeypatch, capsys, "train", "--resume", given)
+    line = told("train", "--resume", given)
     assert line == f"error: --resume: {given} is no run and no experiment{answer}; name a run's folder\n"
 
 
@@ -82,7 +84,7 @@ def test_a_run_to_resume_that_is_not_there_is_answered_by_runs_alone(monkeypatch
         ("predict", "table.csv", "a table, which lvfl describe takes"),
     ],
 )
-def test_a_file_of_another_kind_is_told_its_command(monkeypatch, capsys, tmp_path: Path, command, kind, answer):
+def test_a_file_of_another_kind_is_told_its_command(told, monkeypatch, tmp_path: Path, command, kind, answer):
     monkeypatch.chdir(tmp_path)
     Path("table.csv").write_text("id,label\n1,0\n")
     Path("one.yaml").write_text("base: quickstart\n")
@@ -91,14 +93,14 @@ def test_a_file_of_another_kind_is_told_its_command(monkeypatch, capsys, tmp_pat
     Path("sweep/sweep.json").write_text(json.dumps({}))
     Path("begun").mkdir()
     Path("begun/config.yaml").write_text("base: quickstart\n")
-    assert answer in told(monkeypatch, capsys, command, kind)
+    assert answer in told(command, kind)
 
 
-def test_a_file_to_write_in_no_folder_is_told_before_predicting(monkeypatch, capsys, tmp_path: Path):
+def test_a_file_to_write_in_no_folder_is_told_before_predicting(told, monkeypatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     Path("begun").mkdir()
     Path("begun/config.yaml").write_text("base: quickstart\n")
-    line = told(monkeypatch, capsys, "predict", "begun", "--out", "nowhere/scores.csv")
+    line = told("predict", "begun", "--out", "nowhere/scores.csv")
     assert line == "error: --out: there is no folder nowhere; make it, or name another file\n"
 
 
@@ -149,16 +151,16 @@ def test_a_double_interrupt_before_the_first_checkpoint_says_that_nothing_is_sav
 
 
 @pytest.mark.parametrize(("word", "command"), [("validate", "status"), ("check", "status"), ("evaluate", "predict")])
-def test_a_command_of_other_programs_is_answered_by_what_does_it(monkeypatch, capsys, word: str, command: str):
-    assert f"did you mean '{command}'?" in told(monkeypatch, capsys, word, "server.yaml")
+def test_a_command_of_other_programs_is_answered_by_what_does_it(told, word: str, command: str):
+    assert f"did you mean '{command}'?" in told(word, "server.yaml")
 
 
-def test_the_last_line_of_a_log_has_time_and_level(monkeypatch, capsys, tmp_path: Path):
+def test_the_last_line_of_a_log_has_time_and_level(told, monkeypatch, capsys, tmp_path: Path):
     """An error that ends a running process; bad input, which ends it at the start, has them in JSON only."""
     own = tmp_path / "own.yaml"
     own.write_text("base: quickstart\n")
-    assert told(monkeypatch, capsys, "server", own).startswith("error: ")
-    entry = json.loads(told(monkeypatch, capsys, "server", own, "--log", "json"))
+    assert told("server", own).startswith("error: ")
+    entry = json.loads(told("server", own, "--log", "json"))
     assert (entry["level"], bool(entry["time"])) == ("error", True)
 
     def lose(_arguments: argparse.Namespace, _console: object) -> int:

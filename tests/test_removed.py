@@ -1,15 +1,16 @@
 """Whoever names a removed setting, value, option or command is told so in one line."""
 
 import re
-import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tiny_training import Ended
 
-from vfl.__main__ import COMMANDS, REMOVED_COMMANDS, parse_arguments
+from vfl.__main__ import COMMANDS, REMOVED_COMMANDS
 from vfl.config import ConfigError, load_config, parse_config
 from vfl.config.experiment import REMOVED, Removed
 from vfl.config.files import load_stored_config
@@ -59,12 +60,9 @@ def test_an_old_run_whose_configuration_names_what_is_constant_now_is_read(tmp_p
 
 
 @pytest.mark.parametrize("name", REMOVED_COMMANDS)
-def test_a_removed_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str):
+def test_a_removed_command_is_refused(call: Callable[..., Ended], name: str):
     assert name not in COMMANDS
-    monkeypatch.setattr(sys, "argv", ["lvfl", name, "runs/bank"])
-    with pytest.raises(SystemExit) as end:
-        parse_arguments()
-    assert end.value.code == 2
-    said = capsys.readouterr().err
+    code, _, said = call("lvfl", name, "runs/bank")
+    assert code == 2
     assert said.startswith(f"error: {name}: removed in 0.2.0; ")
     assert said.count("\n") == 1

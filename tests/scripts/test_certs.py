@@ -1,8 +1,7 @@
 """The command line of ``scripts/certs.py``; what it does is tested with ``vfl.parties.network.tls``."""
 
-import runpy
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,12 @@ from vfl.parties.network.tls.certificates import Peer, serial
 from vfl.parties.network.tls.files import load_certificate
 from vfl.parties.network.tls.lists import Lists
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "certs.py"
-
 
 @pytest.fixture
-def certs(monkeypatch, capsys, tmp_path):
+def certs(call, monkeypatch, tmp_path):
     """Run the script in an empty folder and return (exit code, stdout, stderr)."""
-    main = runpy.run_path(str(SCRIPT))["main"]
-    monkeypatch.setattr("vfl.console.signal.signal", lambda *_: None)
-    monkeypatch.setattr("warnings.showwarning", lambda *_: None)
-    monkeypatch.setattr("threading.excepthook", lambda *_: None)
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["certs.py", *arguments])
-        try:
-            code = main()
-        except SystemExit as end:  # argparse
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return partial(call, "certs")
 
 
 def fingerprint(text: str) -> str:

@@ -1,10 +1,12 @@
 """The command ``lvfl``: what it finds, and what it says where it finds nothing."""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tiny_training import Ended
 
 from vfl.config import ConfigError, load_config
 from vfl.config.shipped import find_config, shipped_folder
@@ -22,12 +24,9 @@ def test_every_script_is_a_command():
     assert {name.replace("-", "_") for name in command.COMMANDS} == scripts
 
 
-def test_an_unknown_command_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(sys, "argv", ["lvfl", "trian"])
-    with pytest.raises(SystemExit) as end:
-        command.main()
-    assert end.value.code == 2
-    said = capsys.readouterr().err
+def test_an_unknown_command_is_one_line(call: Callable[..., Ended]):
+    code, _, said = call("lvfl", "trian")
+    assert code == 2
     assert said.startswith("error: argument COMMAND: unknown 'trian'; did you mean 'train'?")
     assert said.endswith("; see lvfl --help\n")
     assert said.count("\n") == 1
@@ -112,15 +111,8 @@ def test_every_shipped_file_is_listed_with_a_line(capsys: pytest.CaptureFixture[
         (["--verison"], "did you mean '--version'?"),
     ],
 )
-def test_a_wrong_word_is_one_line_that_names_the_right_one(
-    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(sys, "argv", ["lvfl", *arguments])
-    try:
-        code = command.main()
-    except SystemExit as end:
-        code = end.code
-    said = capsys.readouterr().err
+def test_a_wrong_word_is_one_line_that_names_the_right_one(arguments: list[str], told: str, call: Callable[..., Ended]):
+    code, _, said = call("lvfl", *arguments)
     assert code == 2
     assert told in said
     assert said.count("\n") == 1

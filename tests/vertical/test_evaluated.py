@@ -7,6 +7,7 @@ import torch
 from shorthand import parties_of
 from torch import Tensor, nn
 
+from vfl.core import finished_model
 from vfl.core.batch_statistics import batch_norms, estimate_statistics, sample_rows
 from vfl.core.server import HeadServer
 from vfl.runs.runtime import Runtime
@@ -31,8 +32,9 @@ def inputs_of_norms(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("sections", [{}, PRUNED, {"channels_last": True, "precision": "bfloat16"}])
-def test_statistics_are_the_exact_mean_and_variance_of_each_layers_input_over_the_sample(build, sections):
-    server = build(evaluation={"statistics_samples": 29}, **sections)
+def test_statistics_are_the_exact_mean_and_variance_of_each_layers_input_over_the_sample(build, sections, monkeypatch):
+    monkeypatch.setattr(finished_model, "STATISTICS_SAMPLES", 29)
+    server = build(**sections)
     train(server, 2)
     for party in parties_of(server):
         sample = party.train.features[sample_rows(3, 48, 29)]
@@ -62,9 +64,10 @@ def test_statistics_equal_those_of_training_mode_on_the_sample_as_one_batch():
 
 
 def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(finished_model, "STATISTICS_SAMPLES", 10)
     summaries, states = [], []
     for statistics in ("estimated", "running", "both"):
-        server: HeadServer = build(evaluation={"batch_statistics": statistics, "statistics_samples": 10}, **PRUNED)
+        server: HeadServer = build(evaluation={"batch_statistics": statistics}, **PRUNED)
         train(server, 3)
         summaries.append(server.summary())
         states.append({name: party.model.state_dict() for name, party in zip("1234", parties_of(server), strict=True)})

@@ -148,6 +148,7 @@ REMOVED = (
     Removed("wire.compressor", "magnitude takes its place", "random_top_k"),
     Removed("wire.random_share"),
     Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
+    Removed("evaluation.statistics_samples", constant=256),
     Removed("lightweighting.alpha_weight", constant=1.0),
     Removed("network.reply_limit_s", constant=3600.0),
     Removed("serving.gather_ms", constant=2.0),

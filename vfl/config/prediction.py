@@ -21,11 +21,9 @@ from vfl.config.settings import (
     REPLAYED,
     SHARED,
     AboveZero,
-    AtLeastTwo,
     Positive,
     Probability,
     Section,
-    UsedWith,
     strict_int,
 )
 from vfl.config.tables import table_owners
@@ -34,8 +32,6 @@ from vfl.config.wire import PrivacyConfig, WireConfig
 PREDICTION = "prediction.json"
 VERSION = 1
 """Of the file; one of another version is not read."""
-STATISTICS_SAMPLES = 256
-"""Rows for batch statistics: in the quickstart, 128 to 1024 give the same accuracy within 3 points from round 1 on."""
 
 MetricName = Literal[
     "auc",
@@ -67,10 +63,6 @@ class EvaluationConfig(Section):
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
     """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
     (``accuracy/test_running``)."""
-    statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
-        STATISTICS_SAMPLES
-    )
-    """Rows of that sample, as one batch."""
     subsets: Annotated[bool, OWN] = False
     """Evaluate sets of parties as if the others were absent; of more than six parties not all sets."""
     sparsified: Annotated[bool, SHARED] = False
