@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
@@ -100,7 +100,8 @@ class ServiceConnection:
     where: str
     http: _Direct
     path: str
-    headers: dict[str, str]
+    headers: dict[str, str] = field(repr=False)
+    """With the token: shown nowhere."""
     key: tuple[str, ...]
 
     def fetch(self, key: Cells, until_s: float) -> Any:

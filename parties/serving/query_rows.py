@@ -13,7 +13,7 @@ from vfl.config import ConfigError
 from vfl.config.tables import SQLITE, TableConfig
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.cells import TableError
-from vfl.data.tables.database import connected, driver_of, reporting
+from vfl.data.tables.database import connected, driver_of, reporting, sqlite_file
 from vfl.data.tables.frames import plain_type
 from vfl.parties.serving.fetched_rows import Cells, Connection
 
@@ -73,13 +73,16 @@ class QueryConnection:
     limit_s: float
 
     def __post_init__(self) -> None:
-        self._open = ExitStack()
+        self._open, self._file = ExitStack(), sqlite_file(self.database)
         try:
+            self._seen = self._which_file()
             connection = self._open.enter_context(connected(self.where, self.database, autocommit=True))
             with reporting(self.where, self.database):
                 self._cursor: Any = self._open.enter_context(connection.cursor())
-                if not self.database.startswith(SQLITE):  # the server ends what takes longer, as nobody waits for it
+                if self._file is None:
+                    # The server ends what takes longer, as nobody waits for it; a row's query writes nothing.
                     self._cursor.execute(f"SET statement_timeout = {max(1, int(1000 * self.limit_s))}")
+                    self._cursor.execute("SET default_transaction_read_only = on")
             self._kinds = self._find_kinds()
         except BaseException:
             self.close()
@@ -93,8 +96,10 @@ class QueryConnection:
                 return pa.table({})  # no number is spelt so
             values.append(int(cell) if kind == pa.int64() else cell)
         with reporting(self.where, self.database):
+            if self._which_file() != self._seen:
+                raise TableError(f"{self.where}: its database was replaced")
             rows = self._ask(values, self._kinds)
-            if rows.num_rows == 0 and self.database.startswith(SQLITE) and any(map(WHOLE.fullmatch, key)):
+            if rows.num_rows == 0 and self._file is not None and any(map(WHOLE.fullmatch, key)):
                 # In a column without a type, as of a view, SQLite takes no text for a number.
                 numbers = [int(cell) if WHOLE.fullmatch(cell) else cell for cell in key]
                 rows = self._ask(numbers, [pa.int64() if type(each) is int else pa.string() for each in numbers])
@@ -107,6 +112,11 @@ class QueryConnection:
         """Close the connection."""
         with suppress(Exception):  # of a lost one a driver says so once more
             self._open.close()
+
+    def _which_file(self) -> tuple[int, int]:
+        """Return which file an SQLite database is now: a connection stays with one that another has replaced."""
+        state = None if self._file is None or not self._file.exists() else self._file.stat()
+        return (0, 0) if state is None else (state.st_dev, state.st_ino)
 
     def _ask(self, values: Sequence[Any], kinds: Sequence[Any]) -> Any:
         cells = [pa.array([value], kind) for value, kind in zip(values, kinds, strict=True)]

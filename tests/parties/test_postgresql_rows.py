@@ -101,6 +101,16 @@ def test_a_query_that_hangs_is_away_in_time_and_ended_by_the_server(owned, new_r
     assert len([thread for thread in threading.enumerate() if thread.name == "row connection"]) <= 8
 
 
+def test_a_query_writes_nothing(owned, new_rows: dict[str, Path], server: Server):
+    fill(server, new_rows["bank"])
+    own: Owner = owned("bank")
+    rows = own.served(query="DELETE FROM rows WHERE k = ? RETURNING *", database=server.database)
+    assert rows.find(own.party, KEYS).away == {*KEYS}
+    with connected("test", server.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) AS n FROM rows")
+        assert cursor.fetch_arrow_table()["n"][0].as_py() == len(KEYS)
+
+
 def test_a_wrong_password_is_away_and_in_no_line(owned, new_rows, server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PGPASSWORD", "wr0ng-wr0ng")
     own: Owner = owned("bank")

@@ -79,6 +79,21 @@ def test_one_wrong_row_costs_no_other_and_its_mending_is_seen(owned, new_rows: d
     check_same(own, found, whole, KEYS)
 
 
+def test_a_database_that_another_one_replaces_is_opened_anew(owned, new_rows: dict[str, Path], tmp_path: Path):
+    own, table = owned("bank"), pq.read_table(new_rows["bank"]).to_pylist()
+    fill(tmp_path / "bank.db", table[:9])
+    rows = own.served(query=QUERY, database=f"sqlite:{tmp_path / 'bank.db'}")
+    assert len(rows.find(own.party, KEYS).places) == 9
+    fill(tmp_path / "next.db", table)
+    (tmp_path / "next.db").replace(tmp_path / "bank.db")
+    check_same(own, rows.find(own.party, KEYS), own.from_file(new_rows["bank"]), KEYS)
+    assert len(rows.find(own.party, KEYS).places) == len(KEYS)
+    (tmp_path / "bank.db").rename(tmp_path / "gone.db")
+    assert rows.find(own.party, KEYS).away == {*KEYS}
+    (tmp_path / "gone.db").rename(tmp_path / "bank.db")
+    assert rows.find(own.party, KEYS).away == frozenset()
+
+
 def test_a_row_that_is_too_far_is_none_as_in_a_file(owned, new_rows: dict[str, Path], tmp_path: Path):
     own = owned("shop")
     rows = pq.read_table(new_rows["shop"]).to_pylist()

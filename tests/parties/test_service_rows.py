@@ -2,6 +2,8 @@
 
 import json
 import random
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +13,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from served_owner import KEYS, check_same, key
 
 from vfl.config import ConfigError
 from vfl.data.tables.arrow import pq
+from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
 from vfl.parties.serving import fetched_rows, http_rows
 from vfl.parties.serving.fetched_rows import CONNECTIONS
 
@@ -24,7 +28,7 @@ QUERY = "SELECT * FROM rows WHERE k = ?"
 class Service:
     """A service of an owner's rows; ``answer`` may be replaced."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, context: ssl.SSLContext | None = None) -> None:
         self.rows = {str(row["k"]): row for row in pq.read_table(path).to_pylist()}
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -47,7 +51,9 @@ class Service:
             def handle_error(self, request: Any, client_address: Any) -> None: ...  # the client has gone
 
         self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/rows/{{key}}"
+        if context is not None:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"http{'' if context is None else 's'}://127.0.0.1:{self.server.server_port}/rows/{{key}}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def give(self, handler: Any, cell: str) -> None:
@@ -245,6 +251,7 @@ def test_a_token_goes_in_the_header_and_into_no_line(owned, service: Service, tm
     assert rows.find(own.party, KEYS[:1]).away == {KEYS[0]}
     service.close()
     rows.find(own.party, KEYS[1:2])
+    assert secret not in repr(rows.connect())
     assert service.headers[0]["Authorization"] == f"Bearer {secret}"
     assert own.told()
     assert secret not in "\n".join(own.said)
@@ -252,6 +259,50 @@ def test_a_token_goes_in_the_header_and_into_no_line(owned, service: Service, tm
     with pytest.raises(ConfigError, match=r"serve\.token") as error:
         own.served(url=service.url, token=str(tmp_path / "token"))
     assert "Injected" not in str(error.value)
+
+
+def test_tls_knows_the_service_and_the_owner(owned, new_rows: dict[str, Path], tmp_path: Path):
+    own, context = owned("shop"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority, other = Authority.create("a", 10), Authority.create("b", 10)
+    for name, subject in (
+        ("server", CertificateSubject("server", ("127.0.0.1",))),
+        ("own", CertificateSubject("shop")),
+    ):
+        private = new_key()
+        certificate = authority.certify(subject, private.public_key(), 5)
+        (tmp_path / f"{name}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+        (tmp_path / f"{name}-key.pem").write_bytes(key_pem(private))
+    for name, each in (("ca.pem", authority), ("other.pem", other)):
+        (tmp_path / name).write_bytes(each.certificate.public_bytes(Encoding.PEM))
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server-key.pem")
+    context.load_verify_locations(tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    names = {"ca": "ca.pem", "certificate": "own.pem", "key": "own-key.pem"}
+    tls = {setting: str(tmp_path / name) for setting, name in names.items()}
+    service = Service(new_rows["shop"], context)
+    try:
+        (tmp_path / "own-key.pem").chmod(0o644)
+        with pytest.raises(ConfigError, match="open to other users"):
+            own.served(url=service.url, **tls)
+        (tmp_path / "own-key.pem").chmod(0o600)
+        rows = own.served(url=service.url, **tls)
+        check_same(own, rows.find(own.party, KEYS), own.from_file(new_rows["shop"]), KEYS)
+        assert rows.find(own.party, KEYS).away == frozenset()
+        for wrong in ({"ca": tls["ca"]}, tls | {"ca": str(tmp_path / "other.pem")}, {}):  # no certificate, other ones
+            assert own.served(limit_s=2.0, url=service.url, **wrong).find(own.party, KEYS[:1]).away == {KEYS[0]}
+        named = service.url.replace("127.0.0.1", "localhost")
+        assert own.served(limit_s=2.0, url=named, **tls).find(own.party, KEYS[:1]).away == {KEYS[0]}
+    finally:
+        service.close()
+
+
+def test_a_handshake_that_never_ends_is_away_in_time(owned, new_rows: dict[str, Path]):
+    own, silent = owned("shop"), socket.create_server(("127.0.0.1", 0))
+    rows = own.served(limit_s=0.2, url=f"https://127.0.0.1:{silent.getsockname()[1]}/{{key}}")
+    for _ in range(3):
+        assert rows.find(own.party, KEYS).away == {*KEYS}
+    assert len(rows._connections._threads) <= CONNECTIONS
+    silent.close()
 
 
 @pytest.mark.parametrize(
