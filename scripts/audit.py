@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.runs.stored_run import Run
 
     run = Run(arguments.run, arguments.places)
-    _ = run.saved_rounds() if arguments.processes is None else run.config
+    _ = run.saved_rounds() if arguments.processes is None else run.vertical
     from vfl.audit.watch_run import audit, audit_recorded
     from vfl.core.privacy.message_recorder import SEEN
     from vfl.reports.leakage import AUDIT

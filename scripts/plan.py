@@ -21,7 +21,6 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
-    from vfl.base.errors import ConfigError
     from vfl.config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
@@ -29,8 +28,6 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.plan.plan import measured_time, plan_tables
     from vfl.runs.runtime import start_runtime
 
-    if config.mode != "vertical":
-        raise ConfigError(f"mode: {config.mode} has no alpha and beta to plan; use vertical")
     for line in config.warnings():
         to_stderr(f"warning: {line}")
     built = build_in_process(config, start_runtime(config))

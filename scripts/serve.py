@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     missing = [name for name in ("fastapi", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
-    from vfl.config.files import load_stored_config
+    from vfl.config.files import load_stored_config, vertical
     from vfl.runs.run_folder import PROCESSES, run_to_serve
     from vfl.runs.stored_run import Run
 
@@ -45,7 +45,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     run_to_serve(stored.folder)
     # Processes of this machine get a new address, all of them, each time that they are asked.
     together = stored.folder / PROCESSES / "server.yaml"
-    config = load_stored_config(together if together.exists() else stored.folder / "config.yaml", arguments.overrides)
+    file = together if together.exists() else stored.folder / "config.yaml"
+    config = vertical(load_stored_config(file, arguments.overrides))
     stored.saved_rounds()
     from vfl.parties.serving.score_server import serve_scores
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from vfl.console import OneLineParser, command
 
 if TYPE_CHECKING:
-    from vfl.config import ExperimentConfig
+    from vfl.config import Experiment
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -38,9 +38,10 @@ def add_arguments(parser: OneLineParser) -> None:
     )
 
 
-def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
+def read_experiment(arguments: argparse.Namespace) -> "Experiment":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from vfl.config import ConfigError, load_config
+    from vfl.config import ConfigError, load_experiment
+    from vfl.config.files import parse_overrides
     from vfl.config.shipped import check_resumed
 
     settings: list[str] = arguments.settings
@@ -58,7 +59,7 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
         raise ConfigError(f"--resume: takes no folder; name it instead of CONFIG: lvfl train --resume {wrong[0]}")
     if arguments.resume:
         check_resumed(Path(settings[0]))
-    return load_config(Path(settings[0]), settings[1:])
+    return load_experiment(Path(settings[0]), parse_overrides(settings[1:]))
 
 
 @command(__doc__, add_arguments)
@@ -78,9 +79,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     from_processes = named is not None and named.is_dir() and (run_dir / "processes").is_dir()
     if arguments.processes or from_processes:
+        from vfl.config import vertical
         from vfl.parties.launch.local_launch import run_together
 
-        return run_together(config, run_dir, resume=arguments.resume, console=console)
+        return run_together(vertical(config), run_dir, resume=arguments.resume, console=console)
     for line in config.warnings():
         console.print(f"warning: {line}")
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)

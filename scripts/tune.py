@@ -20,13 +20,11 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Measure, show and advise."""
-    from vfl.config import ConfigError, load_config
+    from vfl.config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
     from vfl.plan import tune
 
-    if config.mode != "vertical":
-        raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
     table, lines = tune.advise(config)
     print_table(console, table)
     for line in lines:

@@ -29,13 +29,13 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train on, judge, swap, tell."""
-    from vfl.config.files import load_stored_config
+    from vfl.config.files import load_stored_config, vertical
     from vfl.runs.run_folder import run_to_serve
     from vfl.runs.stored_run import Run
 
     run = Run(arguments.run)
     run_to_serve(run.folder)
-    serving = load_stored_config(run.folder / "config.yaml", arguments.overrides).serving
+    serving = vertical(load_stored_config(run.folder / "config.yaml", arguments.overrides)).serving
     run.saved_rounds()
     from vfl.parties.launch.update import tell_service, update
 

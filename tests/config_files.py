@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vfl.config import ConfigError, load_config
+from vfl.config import ConfigError, load_experiment
+from vfl.config.files import parse_overrides
 
 DIGITS = {"name": "small", "data": {"train_samples": 100}, "training": {"batch_size": 10}}
 
@@ -19,7 +20,7 @@ def write(folder: Path, content: object, name: str = "experiment.yaml") -> Path:
 def refusal(path: Path, *overrides: str) -> str:
     """The one line that loading ends with."""
     with pytest.raises(ConfigError) as caught:
-        load_config(path, overrides)
+        load_experiment(path, parse_overrides(overrides))
     text = str(caught.value)
     assert len(text.splitlines()) == 1, text
     return text

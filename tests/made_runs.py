@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vfl.config import dump_config, parse_config
+from vfl.config import dump_config, parse_experiment
 
 ROUNDS = 4
 PARTIES = ("party_1", "party_2", "party_3", "party_4")
@@ -48,7 +48,7 @@ def vertical_summary(alpha: float, beta: float, final: float) -> dict[str, Any]:
 
 def write_run(folder: Path, settings: Mapping[str, Any], rows: list[dict[str, float]], summary: dict[str, Any]) -> Path:
     folder.mkdir(parents=True)
-    config = parse_config({"name": "made", "training": {"rounds": ROUNDS}} | dict(settings))
+    config = parse_experiment({"name": "made", "training": {"rounds": ROUNDS}} | dict(settings))
     (folder / "config.yaml").write_text(dump_config(config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +15,10 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
-from vfl.config.components import CLASSIFIERS, SOURCES
+from vfl.config import parse_experiment
+from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
+from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.core import feature_models
 from vfl.core.local import LocalLink
 from vfl.core.party import FeatureParty
@@ -25,6 +27,8 @@ from vfl.core.server import HeadServer
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
 from vfl.data.sources.images import Standardisation
+from vfl.horizontal.components import CLASSIFIERS
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
 
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
@@ -39,6 +43,18 @@ def as_before() -> Iterator[None]:
     finally:
         warnings.showwarning, threading.excepthook = shown, failed
         signal.signal(signal.SIGTERM, handler)
+
+
+def parse_horizontal(values: Mapping[str, Any]) -> HorizontalExperiment:
+    """Check the settings of a horizontal experiment."""
+    config = parse_experiment(values)
+    assert isinstance(config, HorizontalExperiment)
+    return config
+
+
+def load_horizontal(path: Path, overrides: Sequence[str] = ()) -> HorizontalExperiment:
+    """Read a horizontal experiment."""
+    return parse_horizontal(lay_over(read_settings(path), parse_overrides(overrides)))
 
 
 def release(*values: Any) -> Any:

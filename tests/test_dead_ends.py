@@ -14,8 +14,8 @@ from vfl import console
 from vfl.__main__ import main
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, load_config
+from vfl.config.check_settings import OTHER_WORDS, setting_named
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.files import OTHER_WORDS, setting_named
 from vfl.runs.loop import TrainingLoop
 
 

@@ -148,5 +148,5 @@ def test_nothing_is_public_by_accident():
         assert getattr(vfl, name).__doc__
     members = {name for name in vars(vfl.Run) if not name.startswith("_")}
     told = {"config", "explain", "finished", "metrics", "metrics_frame", "predict", "summary"}
-    assert members == told | {"checkpoints", "prediction", "rows_and_summary", "saved_rounds"}
+    assert members == told | {"checkpoints", "prediction", "rows_and_summary", "saved_rounds", "vertical"}
     assert all(vars(vfl.Run)[name].__doc__ for name in members)

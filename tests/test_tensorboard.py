@@ -12,7 +12,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 
-from vfl.config import parse_config
+from vfl.config import parse_experiment
 from vfl.core.pruning_pictures import ShowWidths, by_number, draw_widths
 from vfl.core.server import HeadServer
 from vfl.horizontal.mode import HORIZONTAL
@@ -88,7 +88,7 @@ def test_every_run_has_the_same_columns_with_a_value_in_each(monkeypatch: pytest
     ratios = {"alpha": {"party_1": {2: 0.5, 90: 0.6}}, "beta": {0: 0.1, 3: 0.3}}
     chosen = {"controller": "deadline", "seconds_per_exchange": 1.0}
     runs = ({"mode": "horizontal"}, {"lightweighting": ratios}, {"lightweighting": chosen})
-    shown = [summarised(hparams_of(parse_config({"name": "x", "training": {"rounds": 9}, **run}))) for run in runs]
+    shown = [summarised(hparams_of(parse_experiment({"name": "x", "training": {"rounds": 9}, **run}))) for run in runs]
     columns = [[info.name for info in experiment.hparam_infos] for experiment, _start in shown]
     assert columns[0] == columns[1]
     for experiment, start in shown:

@@ -16,6 +16,15 @@ TINY = {
     "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": 0.5},
     "checkpoint": {"every": 1},
 }
+CLIENTS = {
+    **{name: TINY[name] for name in ("seed", "threads", "checkpoint")},
+    "name": "clients",
+    "mode": "horizontal",
+    "data": {"train_samples": 48, "test_samples": 40},
+    "training": {"rounds": 1, "batch_size": 16, "optimizer": {"learning_rate": 0.05}},
+    "horizontal": {"clients": 4, "clients_per_round": 2},
+}
+"""As tiny, with clients."""
 QUICK = ("training.rounds=1", "training.steps_per_round=1", "data.partition.columns=1", "models.feature.kind=mlp")
 
 

@@ -117,7 +117,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def _meant(self, option: str) -> str:
         """Return the end of the line about an unknown option: the setting or the option that may be meant."""
-        from vfl.config.files import setting_named
+        from vfl.config.check_settings import setting_named
 
         name, equals, value = option.partition("=")
         takes_settings = any(action.dest in ("overrides", "settings") for action in self._actions)

@@ -23,7 +23,6 @@ from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_command, write_configs
-from vfl.parties.network.admission import check_mode
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.predict import WhenAbsent, check_absent, samples_table
 from vfl.predict.reasons import ReasonsWanted
@@ -39,7 +38,6 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
 
     A party that is killed is restarted. Raises ValueError for data or a folder that cannot be used.
     """
-    check_mode(config)
     config = with_shared_threads(config, run_dir)
     folder = run_dir / PROCESSES
     configs = process_configs(config, folder)
@@ -135,7 +133,7 @@ def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
     read_checkpoint(run)
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
-    return run.config, folder
+    return run.vertical, folder
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from vfl.config import ExperimentConfig
 from vfl.data.source import open_source
 from vfl.parties.launch.doctor import Check, find_folder, find_keys, look
-from vfl.parties.network.admission import check_mode
 from vfl.parties.network.server.server_process import server_labels
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.start_from import server_start
@@ -43,7 +42,6 @@ def examine_server(config: ExperimentConfig, file: Path, run_dir: Path, *, insec
 
 
 def _known(config: ExperimentConfig) -> tuple[None, str]:
-    check_mode(config)
     parties = ", ".join(config.parties)
     return None, f"server of experiment {config.name!r} for {parties}, training.labels={config.training.labels}"
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from vfl.base.metrics import format_metric, points_lost, reached, title
 from vfl.config import ConfigError
-from vfl.config.files import load_stored_config
+from vfl.config.files import load_stored_config, vertical
 from vfl.config.prediction import PREDICTION
 from vfl.config.serving import ServingConfig
 from vfl.console import DONE
@@ -40,7 +40,7 @@ def update(run: Run, settings: Sequence[str], most_points: float, console: Conso
     """
     trained_by_processes(run.folder)
     served, target = run.saved_rounds()[-1], run.folder.with_name(f"{run.folder.name}-next")
-    config = load_stored_config(run.folder / "config.yaml", settings)
+    config = vertical(load_stored_config(run.folder / "config.yaml", settings))
     if not target.exists():
         if config.training.rounds <= served:
             raise ConfigError(f"training.rounds: {served} are trained; name more, as training.rounds={2 * served}")

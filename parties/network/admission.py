@@ -107,12 +107,6 @@ def fingerprint(agreed: str, terms: Terms) -> str:
     return hashlib.sha256(f"{agreed}\n{terms.text()}".encode()).hexdigest()[:32]
 
 
-def check_mode(config: ExperimentConfig) -> None:
-    """Raise ConfigError for an experiment that has no parties."""
-    if config.mode != "vertical":
-        raise ConfigError(f"mode: {config.mode} trains in one process, by lvfl train alone; parties need mode=vertical")
-
-
 def check_party(config: ExperimentConfig, name: str) -> None:
     """Raise ConfigError for a party that is not in the experiment."""
     check_owner(config, name)
@@ -122,7 +116,6 @@ def check_party(config: ExperimentConfig, name: str) -> None:
 
 def check_owner(config: ExperimentConfig, name: str) -> None:
     """Raise ConfigError for an owner that is not in the experiment."""
-    check_mode(config)
     if name not in config.owners:
         where = "data.tables" if config.data.dataset.kind == "tables" else "data.partition"
         raise ConfigError(f"--party: {where} knows {', '.join(config.owners)}, not {name!r}")

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
 from vfl.base.absence import WhenAbsent
+from vfl.config.components import MODES
 from vfl.config.experiment import ExperimentConfig
+from vfl.config.files import experiment_type
 from vfl.config.prediction import MetricName
 from vfl.config.settings import Section, section_of, section_of_values
 
@@ -77,17 +79,28 @@ TYPES = {
 
 def reference() -> str:
     """Return the page in Markdown."""
-    sections = {key: section_of(ExperimentConfig.type_of(key)) for key in ExperimentConfig.known_keys()}
-    often, rows = OFTEN.split(), {"": list(_rows(ExperimentConfig, ""))}
-    rows |= {key: list(_rows(section, f"{key}.")) for key, section in sections.items() if section}
+    often, rows = OFTEN.split(), _all_rows(ExperimentConfig)
     parts = [HEAD, *_table([row for each in rows.values() for row in each if row[0] in often]), RARE]
-    for name, each in rows.items():
-        if name:
-            section = sections[name]
-            assert section is not None
-            parts += [f"\n## {name}\n\n{inspect.cleandoc(section.__doc__ or '')}\n"]
-        parts += [f"- `{key}` ({value}): {text}" for key, value, text in each if key not in often]
+    shown = set(often)
+    for mode in MODES:
+        experiment = experiment_type(mode)
+        if experiment is not ExperimentConfig:
+            parts += [f"\n# mode: {mode}\n\nThe keys that only this mode has."]
+        for name, every in _all_rows(experiment).items():
+            new = [row for row in every if row[0] not in shown]
+            section = section_of(experiment.type_of(name))
+            if section and new:
+                parts += [f"\n## {name}\n\n{inspect.cleandoc(section.__doc__ or '')}\n"]
+            parts += [f"- `{key}` ({value}): {text}" for key, value, text in new]
+            shown |= {key for key, _, _ in new}
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _all_rows(experiment: type[Section]) -> dict[str, list[tuple[str, str, str]]]:
+    """Return the rows of each section of an experiment by its name; those of none under ""."""
+    sections = {key: section_of(experiment.type_of(key)) for key in experiment.known_keys()}
+    within = {key: list(_rows(section, f"{key}.")) for key, section in sections.items() if section}
+    return {"": list(_rows(experiment, "")), **within}
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> list[str]:

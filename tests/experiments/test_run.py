@@ -13,9 +13,10 @@ from rich.console import Console
 
 from vfl.config import ExperimentConfig, load_config
 from vfl.parties.launch.local_launch import with_shared_threads
+from vfl.predict.mode import VERTICAL
 from vfl.runs import run, runtime
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
-from vfl.runs.mode import MODES, Built, Stage
+from vfl.runs.mode import Built, Stage
 
 
 @pytest.mark.release
@@ -24,7 +25,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
 ):
     models: list[weakref.ref[object]] = []
     alive_at_start: list[int] = []
-    mode = MODES.load("vertical")
+    mode = VERTICAL
 
     def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
         alive_at_start.append(sum(model() is not None for model in models))

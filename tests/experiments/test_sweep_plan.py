@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.config import ConfigError, dump_config
+from vfl.config import ConfigError, dump_config, vertical
 from vfl.sweeps.pool import LocalProcesses
 from vfl.sweeps.sweep import foresee
 from vfl.sweeps.sweep_plan import folder_name, load_sweep
@@ -33,7 +33,7 @@ def write(tmp_path: Path):
 def test_a_grid_is_every_combination_over_the_base(write):
     sweep = load_sweep(write(grid={"lightweighting.alpha": [0, 0.4], "seed": [0, 1, 2]}), ["training.batch_size=32"])
     runs = sweep.runs(threads=3)
-    pairs = [(run.config.lightweighting.alpha, run.config.seed) for run in runs]
+    pairs = [(vertical(run.config).lightweighting.alpha, run.config.seed) for run in runs]
     assert pairs == [(alpha, seed) for alpha in (0, 0.4) for seed in (0, 1, 2)]
     assert {(run.config.training.rounds, run.config.training.batch_size) for run in runs} == {(7, 32)}
     assert {run.config.threads for run in runs} == {3}
@@ -49,10 +49,8 @@ def test_the_base_may_be_a_shipped_experiment_by_name(write, base):
 def test_every_listed_setting_meets_every_point_of_the_grid(write):
     entries = [{"training.local_iterations": 1}, {"training.local_iterations": 3, "lightweighting.alpha": {2: 0.4}}]
     sweep = load_sweep(write(list=entries, grid={"seed": [0, 1]}, settings={"training.rounds": 5}))
-    got = [
-        (run.config.training.local_iterations, run.config.lightweighting.alpha, run.config.seed)
-        for run in sweep.runs(1)
-    ]
+    configs = [vertical(run.config) for run in sweep.runs(1)]
+    got = [(each.training.local_iterations, each.lightweighting.alpha, each.seed) for each in configs]
     assert got == [(1, 0.0, 0), (1, 0.0, 1), (3, {2: 0.4}, 0), (3, {2: 0.4}, 1)]
     assert sweep.runs(1)[0].config.training.rounds == 5
 

@@ -174,7 +174,7 @@ def test_the_cards_code_applies_threshold_and_the_labels_unit(
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):
     run_dir, _ = exported
     run = Run(run_dir)
-    trained, split = read_checkpoint(run), open_source(run.config).split()
+    trained, split = read_checkpoint(run), open_source(run.vertical).split()
     party_file = write_split(tmp_path, split, shared_labels=False, overwrite=False)[1]
     own = tmp_path / "own"
     config = run.config.model_copy(update={"data": run.config.data.model_copy(update={"file": party_file})})

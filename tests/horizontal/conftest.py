@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from shorthand import parse_horizontal
 from torch import Tensor, nn
 
 from vfl.base.random import seeded
-from vfl.config import ExperimentConfig, OptimizerConfig, parse_config
+from vfl.config import OptimizerConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.build import build_algorithm
@@ -18,6 +19,7 @@ from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.local import LocalResult, Loss, batch_loss
@@ -100,7 +102,7 @@ def half_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs.squeeze(1) - labels).square().mean() / 2
 
 
-def small_config(**sections: Settings) -> ExperimentConfig:
+def small_config(**sections: Settings) -> HorizontalExperiment:
     """Six clients, three per round, batches of 4, plain SGD; ``sections`` lay over it key by key."""
     values: Settings = {
         "name": "small",
@@ -113,11 +115,11 @@ def small_config(**sections: Settings) -> ExperimentConfig:
         values[name] = values.get(name, {}) | section if isinstance(section, dict) else section
     plain = {"learning_rate": 0.1, "momentum": 0.0}
     values["training"] = values["training"] | {"optimizer": plain | values["training"].get("optimizer", {})}
-    return parse_config(values)
+    return parse_horizontal(values)
 
 
 def build_trainer(
-    config: ExperimentConfig,
+    config: HorizontalExperiment,
     problem: Problem,
     engine: EngineCase = ENGINES["sequential"],
     run_dir: Path | None = None,
@@ -175,7 +177,7 @@ def make_report(
 
 
 @pytest.fixture
-def configure() -> Callable[..., ExperimentConfig]:
+def configure() -> Callable[..., HorizontalExperiment]:
     return small_config
 
 

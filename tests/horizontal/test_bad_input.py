@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from shorthand import load_horizontal, parse_horizontal
 
-from vfl.config import ConfigError, load_config, parse_config
-from vfl.config.components import ALGORITHMS
+from vfl.config import ConfigError
+from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.devices import Devices
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -209,8 +210,8 @@ def test_nothing_is_warned_of_where_all_is_used(configure, settings):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "horizontal").glob("*.yaml")), ids=lambda path: path.stem)
 def test_no_shipped_experiment_has_a_setting_that_is_ignored_nor_has_its_resolved_form(path):
-    config = load_config(path)
-    assert config.warnings() == parse_config(config.model_dump()).warnings() == []
+    config = load_horizontal(path)
+    assert config.warnings() == parse_horizontal(config.model_dump()).warnings() == []
 
 
 def test_training_that_diverges_says_what_to_lower(configure, build, problem, engine):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.config.components import ALGORITHMS
+from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.fleet import STATISTICS
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from shorthand import load_horizontal
 
-from vfl.config import load_config
 from vfl.horizontal.dms import drop_probabilities, gradient_statistics
 from vfl.horizontal.dms_weights import (
     MAX_ITERATIONS,
@@ -29,7 +29,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
 @pytest.mark.parametrize("name", ["dms", "fedasync_average"])
 def test_shipped_experiments_have_the_paper_s_settings_for_mnist(name):
     """Section 5.1: N = 20, |D_i| = 1024, a batch of 32, eta = 0.003, and T = 50 for MNIST."""
-    config = load_config(CONFIGS / f"{name}.yaml")
+    config = load_horizontal(CONFIGS / f"{name}.yaml")
     assert config.data.dataset.kind == "mnist"
     assert (config.training.rounds, config.training.batch_size) == (50, 32)
     assert config.training.optimizer.learning_rate == 0.003

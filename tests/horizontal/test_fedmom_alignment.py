@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from vfl.config import with_whole_paths
 from vfl.horizontal.fedmom import FedMomConfig
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import TrainingLoop
@@ -20,7 +19,7 @@ def server(configure, build, problem, engine):
 def test_the_reference_is_the_same_run_from_every_folder(configure, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = configure(horizontal={"algorithm": "fedmom", "fedmom": {"reference": "old"}})
-    own = with_whole_paths(config).horizontal.own
+    own = config.with_whole_paths().horizontal.own
     assert isinstance(own, FedMomConfig)
     assert own.reference == tmp_path / "old"
 

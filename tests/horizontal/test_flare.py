@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from shorthand import parse_horizontal
 from small_cells import random_cell
 
-from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config import ConfigError
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer
@@ -24,10 +26,10 @@ EXPONENTIAL = {"speed": {"kind": "exponential", "mean": 3.0, "redrawn": True}}
 INTERVAL = {"kind": "interval", "interval_s": 1.0}
 
 
-def flare_config(**horizontal: Any) -> ExperimentConfig:
+def flare_config(**horizontal: Any) -> HorizontalExperiment:
     """Eight clients with 40 digits each, five local steps or an exponential number of them."""
     settings = {"algorithm": "flare", "clients": 8, "clients_per_round": 4, "local_steps": 5} | horizontal
-    return parse_config(
+    return parse_horizontal(
         {
             "name": "flare",
             "mode": "horizontal",
@@ -41,13 +43,13 @@ def flare_config(**horizontal: Any) -> ExperimentConfig:
     )
 
 
-def build(config: ExperimentConfig, tmp_path: Path) -> SynchronousTrainer:
+def build(config: HorizontalExperiment, tmp_path: Path) -> SynchronousTrainer:
     trainer = HORIZONTAL.build(config, HORIZONTAL.stage(config, start_runtime(config), tmp_path, QUIET)).algorithm
     assert isinstance(trainer, SynchronousTrainer)
     return trainer
 
 
-def uneven(tau_bar: str, **horizontal: Any) -> ExperimentConfig:
+def uneven(tau_bar: str, **horizontal: Any) -> HorizontalExperiment:
     return flare_config(local_steps=None, devices=EXPONENTIAL, work=INTERVAL, flare={"tau_bar": tau_bar}, **horizontal)
 
 

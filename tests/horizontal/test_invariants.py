@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.config.components import ALGORITHMS
+from vfl.horizontal.components import ALGORITHMS
 
 ROUNDS = 6
 UNRELIABLE = {"devices": {"availability": 0.7, "dropout": 0.3}}

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from shorthand import load_horizontal
 
-from vfl.config import ConfigError, dump_config, load_config, registry
+from vfl.config import ConfigError, dump_config, registry
 
 SOURCE = '''
 """Every entry moves by a fixed step to where most clients moved it."""
@@ -14,7 +15,7 @@ SOURCE = '''
 import torch
 
 from vfl.config.settings import AboveZero
-from vfl.config.horizontal import AlgorithmConfig
+from vfl.horizontal.config import AlgorithmConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm
 
 
@@ -67,7 +68,7 @@ def test_a_packages_algorithm_is_chosen_configured_and_trained(package, configur
     assert server.train_round(0)["majority/clients"] == 3
     assert set((server.state["weights"] - before_P).abs().round(decimals=4).tolist()) == {0.0, 0.25}
     (tmp_path / "config.yaml").write_text(dump_config(config))
-    assert load_config(tmp_path / "config.yaml") == config
+    assert load_horizontal(tmp_path / "config.yaml") == config
     resumed = build(config, problem, engine)
     resumed.load_state_dict(server.state_dict())
     server.train_round(1)

@@ -6,8 +6,8 @@ from horizontal.conftest import ENGINES
 from safetensors.torch import load_file
 from shorthand import release
 
-from vfl.config.components import ALGORITHMS
 from vfl.horizontal.client_states import OnDisk
+from vfl.horizontal.components import ALGORITHMS
 from vfl.runs.callbacks import Callback
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import TrainingLoop

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vfl.compression.codec import encode
-from vfl.config.components import ALGORITHMS
+from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.flat import transfer_bytes
 from vfl.messages.messages import Kind, Message, Part, PartKind, control
 from vfl.parties.network.wire.frame import ROUTE_BYTES, pack

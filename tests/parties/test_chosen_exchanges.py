@@ -38,7 +38,7 @@ def fitted() -> vfl.VerticalClassifier:
 
 def test_the_run_trains_as_long_as_its_best_trial(fitted: vfl.VerticalClassifier):
     assert [trial.steps_per_round for trial in fitted.trials_] == [SHORT, LONG]
-    training = fitted.run_.config.training
+    training = fitted.run_.vertical.training
     assert {STEPS_PER_ROUND: training.steps_per_round} == best_exchanges(fitted.trials_)
     assert all(trial.bytes > 0 for trial in fitted.trials_)
 
@@ -51,7 +51,7 @@ def test_trials_repeat_to_the_bit(fitted: vfl.VerticalClassifier):
 
 def test_the_chosen_training_is_the_one_with_that_setting(fitted: vfl.VerticalClassifier):
     given, labels = tables()
-    steps = fitted.run_.config.training.steps_per_round
+    steps = fitted.run_.vertical.training.steps_per_round
     set_by_hand = fit(given, labels, settings={STEPS_PER_ROUND: steps})
     assert set_by_hand.trials_ == []
     assert set_by_hand.run_.summary["model_digest"] == fitted.run_.summary["model_digest"]

@@ -132,7 +132,7 @@ def test_many_classes_have_wider_models_from_files_as_from_python(
     proposed = _read(*tables, "--label", "label", "--key", "bank=key", "--key", "shop=key", *task)
     quick: Any = {"rounds": 1, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 1}}
     kind = vfl.VerticalRegressor if task else vfl.VerticalClassifier
-    fitted = kind(**quick).fit({"bank": rows[["a"]], "shop": rows[["a"]]}, labels).run_.config
+    fitted = kind(**quick).fit({"bank": rows[["a"]], "shop": rows[["a"]]}, labels).run_.vertical
     for config in (proposed, fitted):
         feature = config.models.feature
         members = 1 if wide or task else 4
@@ -177,7 +177,7 @@ def test_files_and_python_have_the_settings_that_fit_the_training_rows(tmp_path:
     name, _, value = override.partition("=")
     quick = {"threads": 1, "training.steps_per_round": 1, name: yaml.safe_load(value)}
     made = vfl.VerticalClassifier(rounds=1, random_state=0, key="key", validation_fraction=0.2, settings=quick)
-    by_python = made.fit({"bank": rows, "shop": rows[:shared]}, labelled["label"]).run_.config
+    by_python = made.fit({"bank": rows, "shop": rows[:shared]}, labelled["label"]).run_.vertical
     for config in (by_files, by_python):
         train = len(open_source(config).split().labels.train.values)
         expected = table_settings(train, 2)["training"]
@@ -260,7 +260,7 @@ def test_owners_who_hold_the_labels_are_compared_with_owners_who_never_meet(conf
     training = config.training.model_copy(update={"labels": "shared", "rounds": 2, "auxiliary": 1.0})
     found = compare_models(config.model_copy(update={"training": training}), tmp_path, Console(quiet=True))
     apart = Run(tmp_path / "apart")
-    assert apart.config.training.local_rounds == 2
+    assert apart.vertical.training.local_rounds == 2
     alone = Run(tmp_path / "lvfl").summary["alone"]
     assert found.own == {owner: metrics[found.metric] for owner, metrics in alone.items()}
     assert found.meeting is not None

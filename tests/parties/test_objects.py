@@ -307,7 +307,7 @@ WRONG_OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
     "rows": ({"test": [N]}, "row numbers"),
     "all rows": ({"test": np.arange(N)}, "leave some"),
     "rows of one class": ({"test": np.flatnonzero(Y == 0)[:9]}, "labels: all 9 test samples are of class '0'"),
-    "horizontal": ({"settings": {"mode": "horizontal"}}, "settings: mode is vertical"),
+    "horizontal": ({"settings": {"mode": "horizontal"}}, "mode=vertical"),
     "labels with parties": ({"settings": {"training.labels": "shared"}}, "training.labels"),
     "setting": ({"settings": {"trainin.rounds": 3}}, "trainin"),
 }

@@ -131,7 +131,7 @@ def test_a_run_without_settings_of_predictions_has_those_of_its_experiment(
 
 @pytest.mark.parametrize(("options", "kept"), [({"layers": {"1": 64}}, True), ({"layers": {1: 64}}, False)])
 def test_settings_that_json_would_change_stay_in_the_experiment(run: Path, options: dict[str, object], kept: bool):
-    own = Run(run).config
+    own = Run(run).vertical
     feature = own.models.feature.model_copy(update={"options": options})
     config = own.model_copy(update={"models": own.models.model_copy(update={"feature": feature})})
     assert (prediction_text(config, "") is not None) == kept

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny_training import CLIENTS
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -43,8 +44,8 @@ REFUSED = {
         "party.py --party party_1 --insecure",
         "data.file: is missing; name the party's file, as lvfl split-data writes it",
     ),
-    "horizontal processes": (
-        "train.py --processes mode=horizontal",
+    "clients in processes": (
+        "train.py --processes",
         "mode: horizontal trains in one process, by lvfl train alone; parties need mode=vertical",
     ),
 }
@@ -54,7 +55,7 @@ REFUSED = {
 def test_bad_input_is_one_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     command, message = REFUSED[case]
     config = tmp_path / "small.yaml"
-    config.write_text(yaml.safe_dump(SMALL))
+    config.write_text(yaml.safe_dump(CLIENTS if case == "clients in processes" else SMALL))
     script, *arguments = command.split()
     run_dir = tmp_path / "run"
     monkeypatch.setattr(sys, "argv", [script, str(config), *arguments, "--run-dir", str(run_dir)])

@@ -11,7 +11,7 @@ import pytest
 from remote.conftest import EXPERIMENT
 from tiny_training import Ended
 
-from vfl.config import load_config, parse_config
+from vfl.config import ConfigError, load_config, parse_config
 from vfl.parties.launch.doctor import Check
 from vfl.parties.launch.local_launch import prepare, process_configs
 from vfl.parties.launch.server_doctor import examine_server
@@ -108,6 +108,7 @@ def test_a_folder_of_another_run_is_told(file: Path, tmp_path: Path):
     assert "seed (4 -> 3)" in found.text
 
 
-def test_a_federation_that_is_not_split_over_owners_is_told_first(say: Say):
-    code, states, _ = say("mode=horizontal")
-    assert (code, states) == (2, {"config": "WRONG"})
+def test_a_file_of_an_experiment_without_owners_of_features_is_refused(file: Path):
+    file.write_text("name: clients\nmode: horizontal\n")
+    with pytest.raises(ConfigError, match=r"^mode: horizontal .* mode=vertical$"):
+        load_config(file)

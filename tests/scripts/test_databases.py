@@ -127,7 +127,7 @@ def test_a_query_is_described_and_its_yaml_is_read_back(trained: Path, tmp_path:
         warnings.simplefilter("ignore")
         tables = {"bank": out, "shop": trained / "shop.csv"}
         trained_so = vfl.train(tables, {"training.rounds": 1, "threads": 1}, run_dir=tmp_path / "run")
-    database = trained_so.config.data.tables["bank"].database
+    database = trained_so.vertical.data.tables["bank"].database
     assert database is not None
     assert Path(database.removeprefix("sqlite:")).samefile(trained / "bank.db")
     capsys.readouterr()

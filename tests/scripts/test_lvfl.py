@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_training import Ended
 
-from vfl.config import ConfigError, load_config
+from vfl.config import ConfigError, load_config, load_experiment
 from vfl.config.shipped import find_config, shipped_folder
 from vfl.sweeps.sweep_plan import load_sweep
 
@@ -39,7 +39,7 @@ def test_every_shipped_configuration_is_found_by_its_name(name: str, tmp_path: P
     if Path(name).name.startswith(("sweep_", "search_")):
         assert load_sweep(Path(name)).name == name
     else:
-        assert load_config(Path(name)).name
+        assert load_experiment(Path(name), {}).name
 
 
 def test_a_file_comes_before_a_shipped_one_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

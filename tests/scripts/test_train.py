@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeless
+from tiny_training import CLIENTS, QUICK, Train, content_of, rows_of, summary_of, timeless
 
 from vfl.base.costs import amount
 from vfl.base.modules import combined_digest, weights_digest
@@ -152,17 +152,19 @@ def test_overrides_hold_and_warnings_are_shown(train: Train, tmp_path: Path):
     assert (config.seed, config.training.rounds, config.lightweighting.alpha) == (9, 1, {0: 0.5, 1: 0.2})
 
 
-@pytest.mark.parametrize("mode", [[], ["mode=horizontal", "horizontal.clients=4", "horizontal.clients_per_round=2"]])
-def test_a_narrow_terminal_without_unicode_shows_all(train: Train, tmp_path: Path, monkeypatch, mode: list[str]):
+@pytest.mark.parametrize("mode", ["vertical", "horizontal"])
+def test_a_narrow_terminal_without_unicode_shows_all(train: Train, tmp_path: Path, monkeypatch, mode: str):
+    config, settings = (tmp_path / "tiny.yaml", QUICK) if mode == "vertical" else (tmp_path / "clients.yaml", ())
+    (tmp_path / "clients.yaml").write_text(yaml.safe_dump(CLIENTS))
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("NO_COLOR", "1")
     written = io.BytesIO()
     terminal = io.TextIOWrapper(written, encoding="ascii", write_through=True)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
-        assert train(*QUICK, *mode, "--run-dir", tmp_path / "run").code == 0
+        assert train(*settings, "--run-dir", tmp_path / "run", config=config).code == 0
     shown = written.getvalue().decode("ascii")
-    assert ("MACs" if not mode else "clients") in shown
+    assert ("MACs" if mode == "vertical" else "clients") in shown
     assert "\x1b" not in shown
 
 

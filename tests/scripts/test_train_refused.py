@@ -10,10 +10,10 @@ import torch
 import yaml
 from PIL import Image
 from shorthand import release
-from tiny_training import QUICK, TINY, Train
+from tiny_training import CLIENTS, QUICK, TINY, Train
 from torch import nn
 
-from vfl.config.components import CLASSIFIERS
+from vfl.horizontal.components import CLASSIFIERS
 from vfl.models.features import ClassifierSpec
 
 
@@ -154,13 +154,14 @@ def test_a_client_with_a_batch_of_one_sample_is_named_before_training(
         return nn.Sequential(nn.Flatten(), hidden, nn.BatchNorm1d(8), nn.Linear(8, spec.classes))
 
     monkeypatch.setitem(CLASSIFIERS.added, "normalised", normalised)
-    settings = ["mode=horizontal", "horizontal.clients=4", "horizontal.clients_per_round=2", "data.train_samples=36"]
-    settings += ["models.classifier.kind=normalised", "training.batch_size=8", "training.rounds=1"]
-    ended = train(*settings, "--run-dir", tmp_path / "run")
+    (tmp_path / "clients.yaml").write_text(yaml.safe_dump(CLIENTS))
+    config = tmp_path / "clients.yaml"
+    settings = ["data.train_samples=36", "models.classifier.kind=normalised", "training.batch_size=8"]
+    ended = train(*settings, "--run-dir", tmp_path / "run", config=config)
     assert ended.code == 2
     assert "warning: client_1 has 9 samples: batches of 8 leave a last one of one sample, on which" in ended.out
     assert "so the run ends when it meets that batch; change training.batch_size, or use GroupNorm" in ended.out
     for otherwise in ("horizontal.algorithm=fedsgd", "training.batch_size=9", "models.classifier.kind=mlp"):
-        ended = train(*settings, otherwise, "--run-dir", tmp_path / otherwise)
+        ended = train(*settings, otherwise, "--run-dir", tmp_path / otherwise, config=config)
         assert ended.code == 0
         assert "GroupNorm" not in ended.out

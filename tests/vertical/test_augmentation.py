@@ -10,7 +10,7 @@ from shorthand import parties_of, reference_of
 from torch import Tensor
 
 from vfl.base.random import generator
-from vfl.config import ConfigError, OptimizerConfig
+from vfl.config import ConfigError, OptimizerConfig, parse_experiment
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import PartyProtocol
@@ -212,5 +212,6 @@ def test_a_named_rate_needs_a_number_and_exchanges(configure):
     with pytest.raises(ConfigError, match=r"training\.optimizer\.learning_rate: schedule cosine needs a number"):
         configure(training=training(optimizer={"learning_rate": {0: 0.1}, "schedule": "cosine"}))
     for named, field in (({"schedule": "cosine"}, "schedule"), ({"warm_up": 5}, "warm_up")):
+        clients = {"name": "x", "mode": "horizontal", "training": {"optimizer": {"learning_rate": 0.1} | named}}
         with pytest.raises(ConfigError, match=rf"training\.optimizer\.{field}: counts exchanges"):
-            configure(mode="horizontal", training={"optimizer": {"learning_rate": 0.1} | named})
+            parse_experiment(clients)

@@ -345,7 +345,7 @@ def test_the_label_owner_without_features_alone_is_the_constant_of_the_loss(tmp_
 def test_estimators_take_a_loss_by_name_also_where_they_begin_with_another():
     quick: dict[str, Any] = {"rounds": 1, "random_state": 0, "settings": {"threads": 1}}
     focal = vfl.VerticalClassifier(loss="focal", **quick).fit({"a": X}, Y, sample_weight=1.0 + Y)
-    assert focal.run_.config.training.loss.kind == "focal"
+    assert focal.run_.vertical.training.loss.kind == "focal"
     plain = vfl.VerticalRegressor(**quick).fit({"a": X}, AMOUNT)
     pinball = {"kind": "pinball", "quantile": 0.9}
     upper = vfl.VerticalRegressor(loss=pinball, **quick).fit({"a": X}, AMOUNT, start_from=plain)

@@ -13,7 +13,7 @@ from tiny_training import TINY
 
 import vfl
 from vfl.base.random import seeded
-from vfl.config import ConfigError, load_config, own_models, parse_config
+from vfl.config import ConfigError, load_config, own_models, parse_config, vertical
 from vfl.config.settings import agreed_values
 from vfl.core.build import GivenModules
 from vfl.core.local import build_in_process
@@ -103,9 +103,9 @@ def test_a_path_is_relative_to_the_file_that_names_it(tmp_path: Path, monkeypatc
     )
     monkeypatch.chdir(tmp_path / "other")
     run = train(own, tmp_path / "run")
-    assert run.config.models.feature.kind == f"{tmp_path}/code/{KIND}"
+    assert run.vertical.models.feature.kind == f"{tmp_path}/code/{KIND}"
     (swept,) = load_sweep(tmp_path / "sweep.yaml").runs(1)
-    assert swept.config.models.feature.kind == f"{tmp_path}/code/{KIND}"
+    assert vertical(swept.config).models.feature.kind == f"{tmp_path}/code/{KIND}"
     assert saved_config(run.folder) == run.config
 
 

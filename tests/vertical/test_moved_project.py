@@ -12,7 +12,7 @@ from tiny_training import rows_of, timeless
 from two_tables import sections_of, write_tables
 
 import vfl
-from vfl.config import ConfigError, ExperimentConfig, load_config, parse_config
+from vfl.config import ConfigError, Experiment, load_config, parse_config, parse_experiment
 from vfl.config.files import lay_over
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
@@ -92,7 +92,7 @@ def test_a_finished_moved_run_is_used_with_its_new_places_named(arguments, call,
 def test_a_moved_run_predicts_the_same_in_python(trained: Path, moved: Project):
     moved_run = vfl.Run("run", places=moved.places)
     assert moved_run.predict().shape == (16, 2)
-    config = moved_run.config.data.tables["bank"].file
+    config = moved_run.vertical.data.tables["bank"].file
     assert config == moved.folder / "bank.csv"
 
 
@@ -135,13 +135,17 @@ def test_a_place_that_was_not_there_is_another_configuration(change, moved: Proj
         check_run(moved.run, parse_config(lay_over(sections(moved.folder), change)), resume=True)
 
 
-@pytest.mark.parametrize("mode", ["vertical", "horizontal"])
-@pytest.mark.parametrize("setting", ["data.file", "data.dataset.root", "training.start_from", "data.test_file"])
+OF_VERTICAL = ("data.file", "data.dataset.root", "training.start_from", "data.test_file")
+
+
+@pytest.mark.parametrize(
+    ("mode", "setting"), [*(("vertical", each) for each in OF_VERTICAL), ("horizontal", "data.dataset.root")]
+)
 def test_every_path_of_the_data_may_be_another_one(mode, setting, tmp_path: Path):
-    def experiment(place: str) -> ExperimentConfig:
-        return parse_config(lay_over({"name": "moved", "mode": mode}, {setting: str(tmp_path / place)}))
+    def experiment(place: str) -> Experiment:
+        return parse_experiment(lay_over({"name": "moved", "mode": mode}, {setting: str(tmp_path / place)}))
 
     open_run(tmp_path / "run", experiment("first"))
     check_run(tmp_path / "run", experiment("second"), resume=True)
     with pytest.raises(ConfigError, match=rf"^--resume: [^\n]*{setting}"):
-        check_run(tmp_path / "run", parse_config({"name": "moved", "mode": mode}), resume=True)
+        check_run(tmp_path / "run", parse_experiment({"name": "moved", "mode": mode}), resume=True)

@@ -122,8 +122,6 @@ def test_the_setting_may_change_on_resume_where_the_bits_stay(configure: Callabl
         configure(threads=4, parties_at_once=2).settings_fixed_on_resume()
         != configure(threads=4).settings_fixed_on_resume()
     )
-    horizontal = configure(threads=4, parties_at_once=2, mode="horizontal")  # where it is ignored
-    assert horizontal.settings_fixed_on_resume() != configure(threads=2, mode="horizontal").settings_fixed_on_resume()
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])

@@ -247,7 +247,7 @@ def test_a_name_is_that_of_a_run_below_runs(trained: Path, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, "runs/first")
     train(start(Path("first"), of_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
-    assert vfl.Run("runs/second").config.training.start_from == tmp_path / "runs/first"
+    assert vfl.Run("runs/second").vertical.training.start_from == tmp_path / "runs/first"
 
 
 @pytest.mark.filterwarnings("ignore:no better than a constant")

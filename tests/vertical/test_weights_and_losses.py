@@ -137,7 +137,7 @@ def test_losses_and_weights_that_do_not_fit_are_one_line(kind: str):
 def test_estimators_take_weights_and_a_loss():
     quick: dict[str, Any] = {"rounds": 1, "random_state": 0, "settings": {"threads": 1, "models.members": 1}}
     weighed = vfl.VerticalClassifier(**quick).fit({"a": X}, Y, sample_weight=1.0 + Y)
-    assert weighed.run_.config.data.tables["a"].weight == "lvfl_weight"
+    assert weighed.run_.vertical.data.tables["a"].weight == "lvfl_weight"
     plain = vfl.VerticalClassifier(**quick).fit({"a": X}, Y)
     same = vfl.VerticalClassifier(loss=F.cross_entropy, **quick).fit({"a": X}, Y)
     assert (same.predict_proba({"a": X}) == plain.predict_proba({"a": X})).all()

@@ -193,7 +193,7 @@ class _Vertical(BaseEstimator):
         if type(start_from) is not type(self):
             raise ConfigError(f"start_from: expected a fitted {type(self).__name__}, got {type(start_from).__name__}")
         check_is_fitted(start_from, "run_")
-        models = start_from.run_.config.models  # perhaps an earlier version's: defaults have other sizes since
+        models = start_from.run_.vertical.models  # perhaps an earlier version's: defaults have other sizes since
         sizes = {f"models.feature.{size}": getattr(models.feature, size) for size in ("width", "embedding_size")}
         sizes |= {"models.head.hidden": models.head.hidden, "models.members": models.members}
         sizes["models.linear_path"] = models.linear_path

@@ -97,7 +97,7 @@ class ObjectsRun(Run):
             raise ConfigError(f"samples: expected features by party: {', '.join(self._models)}")
         rows = {name: rows_of(f"samples[{name!r}]", cast(Any, samples)[name]) for name in self._models}
         _same_length({name: len(each) for name, each in rows.items()}, "samples")
-        start_prediction(self.config)
+        start_prediction(self.vertical)
         size, count = self.config.evaluation.batch_size, len(next(iter(rows.values())))
         batches: list[Tensor] = []
         with torch.inference_mode():

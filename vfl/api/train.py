@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vfl.base.errors import ConfigError
 from vfl.base.process_state import standard_state
-from vfl.config import ExperimentConfig
+from vfl.config import Experiment, ExperimentConfig
 from vfl.console import ShowConsole
 from vfl.core.costs.controllers import Lightweighted, chosen_ratios
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
@@ -76,12 +76,13 @@ class _Chooser(Callback):
     """Lets a function choose each round's ratios from the metrics of earlier rounds."""
 
     choose: Choose
-    config: ExperimentConfig
+    config: Experiment
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Replace the schedules."""
-        if not isinstance(loop.algorithm, Lightweighted):
-            raise ConfigError("ratios: mode horizontal has no lightweighting; leave them out")
+        if not isinstance(loop.algorithm, Lightweighted) or not isinstance(self.config, ExperimentConfig):
+            raise ConfigError(f"ratios: mode {self.config.mode} has no lightweighting; leave them out")
+        parties = self.config.parties
         loop.algorithm.assign = lambda round_index, _: chosen_ratios(
-            "ratios", self.choose(round_index, dict(loop.last_metrics)), self.config.parties
+            "ratios", self.choose(round_index, dict(loop.last_metrics)), parties
         )

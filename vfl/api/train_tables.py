@@ -24,7 +24,6 @@ from vfl.api.frames_to_files import LabelledTables, by_code, check_given, draw_t
 from vfl.api.predict_owners import in_own_words, told
 from vfl.base.metrics import worse_than_constant
 from vfl.config import ExperimentConfig
-from vfl.config.files import with_own_models
 from vfl.config.tables import STEPS_PER_ROUND, exchanges_to_try, trial_settings
 from vfl.core.build import GivenModules
 from vfl.core.head import OwnLoss
@@ -124,7 +123,8 @@ def train_tables(
     folder = str(places.tables)
     with in_own_words(folder):
         config = fitting_experiment(values, given, len(wanted.classes), wanted.rounds, one_model=own_loss is not None)
-    config = with_own_models(by_code(config, wanted.classes))
+    config = by_code(config, wanted.classes)
+    config.note_own()
     check_given(config, "tables", wanted.task)
     built: list[InProcess] = []
 

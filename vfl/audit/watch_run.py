@@ -102,7 +102,7 @@ def audit_recorded(
     recording, or of another run, and as ``load_config`` and the data's source.
     """
     _check_rows(rows)
-    config = Run(run_dir, places).config
+    config = Run(run_dir, places).vertical
     recorded = [read_recording(folder) for folder in folders]
     if not recorded:
         raise ConfigError(f"{run_dir}: no party process recorded here; train with privacy.record=true, or name FOLDERs")

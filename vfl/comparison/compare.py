@@ -28,7 +28,7 @@ from vfl.base.process_state import standard_state
 from vfl.base.random import generator
 from vfl.comparison.importance import column_importance, metric_of
 from vfl.comparison.train_on_split import single_party_config, single_party_split, train_on
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig, vertical
 from vfl.config.data import TABLE_KINDS
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Classification, Regression, Task, task_of
@@ -107,7 +107,7 @@ def compare(
 
     Raises ValueError, one line, for a setting, data or a folder that cannot be used.
     """
-    experiment = experiment_of_python(config, overrides or {})
+    experiment = vertical(experiment_of_python(config, overrides or {}))
     folder = Path(run_dir) if run_dir else choose_run_dir(f"{experiment.name}-compare", Path("runs"), resume=False)
     return compare_models(experiment, folder, Console(quiet=True))
 
@@ -117,7 +117,7 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
 
     Raises ValueError for an experiment that is not on tables of several owners.
     """
-    if config.mode != "vertical" or config.data.dataset.kind not in TABLE_KINDS or len(config.owners) < 2:
+    if config.data.dataset.kind not in TABLE_KINDS or len(config.owners) < 2:
         raise ConfigError("CONFIG: comparing needs tables of two or more owners")
     source = cast(Tables, open_source(config))
     split, leader = split_samples(source), source.leader

@@ -11,15 +11,19 @@ from vfl.config.files import (
     dotted_settings,
     dump_config,
     load_config,
+    load_experiment,
     parse_config,
-    with_whole_paths,
+    parse_experiment,
+    vertical,
 )
 from vfl.config.models import FeatureModelConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
+from vfl.config.shared import Experiment
 
 __all__ = [
     "ConfigError",
+    "Experiment",
     "ExperimentConfig",
     "FeatureModelConfig",
     "NetworkConfig",
@@ -30,6 +34,8 @@ __all__ = [
     "dotted_settings",
     "dump_config",
     "load_config",
+    "load_experiment",
     "parse_config",
-    "with_whole_paths",
+    "parse_experiment",
+    "vertical",
 ]

@@ -1,6 +1,26 @@
 """The registries of components that an experiment chooses by name: a line for each built-in one."""
 
+from typing import NamedTuple
+
 from vfl.config.registry import Registry
+
+
+class NamedMode(NamedTuple):
+    """Where a mode is, as "module:attribute"."""
+
+    experiment: str
+    """Type of its experiments."""
+    use: str
+    """Its ``vfl.runs.mode.Mode``, which builds and shows them."""
+
+
+MODES = {
+    "vertical": NamedMode("vfl.config.experiment:ExperimentConfig", "vfl.predict.mode:VERTICAL"),
+    "horizontal": NamedMode("vfl.horizontal.experiment:HorizontalExperiment", "vfl.horizontal.mode:HORIZONTAL"),
+}
+"""`mode`: an experiment is of the type that it names."""
+OF_EARLIER_RUNS = {"horizontal", "lightweighting", "wire", "network", "checkpoint"}
+"""Sections that a run of version 0.2 lists, whatever its mode, and nobody writes into one file."""
 
 FEATURE_MODELS = Registry(
     "lvfl.feature_models",
@@ -19,26 +39,6 @@ FEATURE_MODELS = Registry(
 """`models.feature.kind`: functions that return a new model for a sample's tensors, drawn from torch's global
 generator."""
 
-CLASSIFIERS = Registry(
-    "lvfl.classifiers",
-    "classifier",
-    {
-        "logistic": "vfl.horizontal.models.classifiers:logistic",
-        "mlp": "vfl.horizontal.models.classifiers:mlp",
-        "lenet": "vfl.horizontal.models.pooled_cnn:lenet",
-        "cnn_tsfl": "vfl.horizontal.models.pooled_cnn:tsfl_cnn",
-        "cnn_six_layer": "vfl.horizontal.models.pooled_cnn:six_layer_cnn",
-        "cnn_mcmahan": "vfl.horizontal.models.pooled_cnn:mcmahan_cnn",
-        "vgg11": "vfl.horizontal.models.classifiers:vgg11",
-        "vgg11_bn": "vfl.horizontal.models.classifiers:vgg11_bn",
-        "resnet18": "vfl.horizontal.models.classifiers:resnet18",
-        "resnet18_gn": "vfl.horizontal.models.classifiers:resnet18_gn",
-        "char_lstm": "vfl.horizontal.models.classifiers:char_lstm",
-    },
-    "a callable that makes a torch.nn.Module of a vfl.models.features.ClassifierSpec",
-)
-"""`models.classifier.kind`: functions that return a new model, drawn from torch's global generator."""
-
 SOURCES = Registry(
     "lvfl.sources",
     "data source",
@@ -50,8 +50,8 @@ SOURCES = Registry(
         "cifar100": "vfl.data.sources.published:cifar100",
         "svhn": "vfl.data.sources.published:svhn",
         "image_folder": "vfl.data.sources.image_folder:image_folder",
-        "leaf": "vfl.horizontal.data.leaf:leaf",
-        "text": "vfl.horizontal.data.text:text",
+        "leaf": "vfl.data.sources.leaf:leaf",
+        "text": "vfl.data.sources.text:text",
         "tables": "vfl.data.tables.source:Tables",
         "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
         "objects": "vfl.data.source:Objects",
@@ -59,29 +59,6 @@ SOURCES = Registry(
     "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
 )
 """`data.dataset.kind`"""
-
-
-ALGORITHMS = Registry(
-    "lvfl.algorithms",
-    "algorithm",
-    {
-        "fedsgd": "vfl.horizontal.fedavg:FedSGD",
-        "fedavg": "vfl.horizontal.fedavg:FedAvg",
-        "fedprox": "vfl.horizontal.fedprox:FedProx",
-        "fednova": "vfl.horizontal.fednova:FedNova",
-        "scaffold": "vfl.horizontal.scaffold:Scaffold",
-        "feddyn": "vfl.horizontal.feddyn:FedDyn",
-        "fedlga": "vfl.horizontal.fedlga:FedLGA",
-        "fedasync": "vfl.horizontal.fedasync:FedAsync",
-        "fedasync_average": "vfl.horizontal.fedasync:FedAsyncAverage",
-        "dms": "vfl.horizontal.dms:DMS",
-        "fedmom": "vfl.horizontal.fedmom:FedMom",
-        "flare": "vfl.horizontal.flare:Flare",
-    },
-    "a subclass of vfl.horizontal.algorithm.FederatedAlgorithm with Settings, a subclass of "
-    "vfl.config.horizontal.AlgorithmConfig",
-)
-"""`horizontal.algorithm`"""
 
 COMPRESSORS = Registry(
     "lvfl.compressors",

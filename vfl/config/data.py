@@ -37,6 +37,11 @@ class DatasetConfig(Section):
     options: dict[str, Any] = Field(default={})
     """Settings of a source of another package, which checks them."""
 
+    def ignored(self) -> Mapping[str, str]:
+        """Return the options where the source has none."""
+        has_none = self.kind in SOURCES.built_in and self.kind != "objects"
+        return {"options": f"data.dataset.kind is {self.kind}"} if has_none else {}
+
 
 class PartitionConfig(Section):
     """Grid that cuts images into blocks, one party each, in row-major order."""
@@ -56,14 +61,24 @@ class AugmentationConfig(Section):
     """First round with it."""
 
 
-class DataConfig(Section):
-    """The samples, and which of their features each party holds."""
+class SharedData(Section):
+    """The samples."""
 
     dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
     train_samples: Annotated[Positive | None, OWN] = None
     """Seeded random subset of the training split; null takes all."""
     test_samples: Annotated[Positive | None, OWN] = None
     """Subset of the test split, the same for every seed; null takes all."""
+
+    @property
+    def evaluated(self) -> Literal["test", "validation"]:
+        """Return the name of the samples that a run evaluates."""
+        return "test"
+
+
+class DataConfig(SharedData):
+    """The samples, and which of their features each party holds."""
+
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     augmentation: Annotated[AugmentationConfig, OWN] = AugmentationConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
@@ -99,7 +114,7 @@ class DataConfig(Section):
         if kind not in SOURCES.built_in:
             return {}
         given = ["train_samples", "test_samples", "partition", "dataset.root", "dataset.image_size"]
-        unused = given if kind == "objects" else ["dataset.options"]
+        unused = given if kind == "objects" else []
         if kind in TABLE_KINDS:
             of_files = ["tables", "join", "group", "positive_class"] if kind == "breast_cancer" else []
             unused += ["dataset.root", "dataset.image_size", *of_files]

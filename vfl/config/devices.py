@@ -1,4 +1,4 @@
-"""Machines and links on a virtual clock, of horizontal clients and of parties."""
+"""Machines and links of parties and clients on a virtual clock."""
 
 from pydantic import Field
 

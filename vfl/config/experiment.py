@@ -1,52 +1,45 @@
-"""The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
+"""The typed vertical experiment. Every section is frozen and refuses unknown keys."""
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self, cast
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from vfl.base.errors import nearest_name
 from vfl.config.components import COMPRESSORS
 from vfl.config.data import TABLE_KINDS
 from vfl.config.devices import SimulationConfig
-from vfl.config.horizontal import HorizontalConfig
 from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.network import NetworkConfig
-from vfl.config.optimizer import LossConfig, OptimizerConfig
-from vfl.config.prediction import EvaluationConfig, ModelsOfParties, PredictionConfig
-from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
+from vfl.config.optimizer import LossConfig
+from vfl.config.prediction import PredictionConfig
+from vfl.config.schedules import falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
     OWN,
     REPLAYED,
     SHARED,
     AboveZero,
-    AtLeastTwo,
     Count,
     Fraction,
     NotNegative,
     Positive,
-    Section,
     UsedWith,
-    ignored_settings,
     strict_int,
 )
+from vfl.config.shared import Experiment, SharedTraining
 from vfl.config.wire import GradientConfig, is_coarse
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
 
 
-class TrainingConfig(Section):
+class TrainingConfig(SharedTraining):
     """The LVFL algorithm (Algorithm 1)."""
 
-    rounds: Annotated[Positive, OWN] = 10
-    """Rounds to train."""
     steps_per_round: Annotated[Positive | None, SHARED] = None
     """Exchanges per round; null is one pass over the training set (full batches only)."""
-    batch_size: Annotated[Positive, SHARED] = 256
-    """Samples of an exchange, or of a client's SGD step."""
     local_iterations: Annotated[Positive, SHARED] = 1
     """E: SGD steps per exchange, with the others' embeddings stale."""
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
@@ -62,9 +55,6 @@ class TrainingConfig(Section):
     local_rounds: Annotated[Count, SHARED] = 0
     """labels=shared only: first rounds that each party trains alone on its own classifier."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
-    optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
-    patience: Annotated[Positive | None, OWN] = None
-    """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class in the loss, by name (else 1); balanced: N / (classes x its samples)."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
@@ -83,21 +73,6 @@ class TrainingConfig(Section):
             raise ValueError(
                 f"training.local_rounds: {self.local_rounds} are more than training.rounds = {self.rounds}; lower it"
             )
-
-    @field_validator("optimizer")
-    @classmethod
-    def _with_rounds(cls, value: OptimizerConfig, info: ValidationInfo) -> OptimizerConfig:
-        # As a value of its own: sides that replay the head must agree on it, and a resume must not change it.
-        return value.with_rounds(info.data.get("rounds", 1))
-
-
-class CheckpointConfig(Section):
-    """Saved state."""
-
-    every: Positive = 5
-    """Rounds between checkpoints; the last round and an interrupted one are always saved."""
-    keep: AtLeastTwo = 2
-    """Checkpoints kept; a corrupt one has another before it."""
 
 
 RESERVED = ("all", "head", "loop", "manifest", "server")
@@ -168,57 +143,19 @@ def refuse_removed(values: object) -> None:
             raise ValueError(f"{key}: {went if constant is None else f'is always {constant} now'}; {instead}")
 
 
-OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")
-"""Settings of training and evaluation that both modes use."""
-OF_VERTICAL = (
-    "parties_at_once",
-    "task",
-    "simulation",
-    "lightweighting",
-    "wire",
-    "privacy",
-    "network",
-    "models.feature",
-    "models.parties",
-    "models.head",
-    "models.members",
-    "models.linear_path",
-    "data.partition",
-    "data.augmentation",
-    "data.file",
-    "data.labels_file",
-    *(f"training.{name}" for name in TrainingConfig.model_fields if name not in OF_BOTH),
-    *(f"evaluation.{name}" for name in EvaluationConfig.model_fields if name not in OF_BOTH),
-)
-"""Settings that mode: horizontal ignores."""
-
-
 OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold", "evaluation.decision")
 """Settings that task: regression ignores."""
 
 
-class Trained(ModelsOfParties):
-    """What a training adds to the models: a base of its own, so that these sections stand before `FormOfAnswers`."""
+class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    """A vertical experiment."""
 
-    training: TrainingConfig = TrainingConfig()
+    training: TrainingConfig = TrainingConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
     lightweighting: LightweightingConfig = LightweightingConfig()
     simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
-    horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
-
-
-class ExperimentConfig(PredictionConfig, Trained):
-    """One experiment."""
-
-    checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
     serving: Annotated[ServingConfig, OWN] = ServingConfig()
-
-    @field_validator("horizontal")
-    @classmethod
-    def _with_algorithm(cls, value: HorizontalConfig, info: ValidationInfo) -> HorizontalConfig:
-        # Fields are checked in the order of their declaration, so `mode` is only missing if it was refused.
-        return value.resolved(info.data.get("mode", "vertical"))
 
     @model_validator(mode="before")
     @classmethod
@@ -241,13 +178,6 @@ class ExperimentConfig(PredictionConfig, Trained):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.mode == "horizontal":
-            self.horizontal.check_optimizer(self.training.optimizer)
-        else:
-            self._check_vertical()
-        return self
-
-    def _check_vertical(self) -> None:
         self.training.loss.check(self.task)
         self.training.check_local_rounds()
         if self.training.start_from is not None and self.models.begins_with_weights:
@@ -287,6 +217,7 @@ class ExperimentConfig(PredictionConfig, Trained):
             )
         if self.training.batch_size == 1 and self.normalises_by_batch:
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+        return self
 
     def _check_resolution(self, parties: Sequence[str]) -> None:
         ratios = self.lightweighting
@@ -318,12 +249,9 @@ class ExperimentConfig(PredictionConfig, Trained):
         """A party's model has BatchNorm."""
         return any(self.models.parties.get(party, self.models.feature).batch_norm for party in self.parties)
 
-    def settings_fixed_on_resume(self) -> "ExperimentConfig":
-        """Return the experiment without settings that may change on resume: these have their defaults.
-
-        They are the network, serving, how long to train, how often to evaluate and to save, and how many parties
-        compute at once with equal threads.
-        """
+    def settings_fixed_on_resume(self) -> Self:
+        """Return the same, also without the network, serving, and parties at once with equal threads."""
+        fixed = super().settings_fixed_on_resume()
         tables = {owner: table.model_copy(update={"serve": None}) for owner, table in self.data.tables.items()}
         free = {
             "threads": self.threads_of_each,
@@ -331,27 +259,31 @@ class ExperimentConfig(PredictionConfig, Trained):
             "network": NetworkConfig(),
             "serving": ServingConfig(),
             "data": self.data.model_copy(update={"tables": tables}),
-            "training": self.training.model_copy(update={"rounds": 1, "patience": None}),
-            "evaluation": self.evaluation.model_copy(update={"every": 1, "subsets": False}),
-            "checkpoint": CheckpointConfig(),
+            "evaluation": fixed.evaluation.model_copy(update={"subsets": False}),
         }
-        return self.model_copy(update=free)
+        return fixed.model_copy(update=free)
+
+    def with_whole_paths(self) -> Self:
+        """Return the same, also with absolute paths of models' files and of the run that it starts from."""
+        training = self.training
+        if (named := training.start_from) is not None:
+            below = Path("runs") / named
+            whole = (below if below.exists() and not named.exists() else named).absolute()
+            training = training.model_copy(update={"start_from": whole})
+        changed = {"training": training, "models": self.models.with_whole_paths()}
+        return super().with_whole_paths().model_copy(update=changed)
+
+    def note_own(self) -> None:
+        """Note the code of its models."""
+        self.models.note_own()
 
     def ignored(self) -> Mapping[str, str]:
-        """Return the settings of the other mode, and those of other tasks."""
-        of_classes = OF_CLASSES if self.task == "regression" else ()
-        of_others = OF_VERTICAL if self.mode == "horizontal" else ("horizontal", "models.classifier")
-        stacked = {"channels_last": "clients' models are contiguous vectors"} if self.mode == "horizontal" else {}
-        of_mode = dict.fromkeys(of_others, f"mode is {self.mode}") | stacked
-        return dict.fromkeys(of_classes, "task is regression") | of_mode
+        """Return the settings of classes if there are none."""
+        return dict.fromkeys(OF_CLASSES if self.task == "regression" else (), "task is regression")
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
-        lines = ignored_settings(self)
-        if self.device != "cpu":
-            lines.append("device: cuda is untested, no run of it has been compared with one of device=cpu")
-        if self.mode == "horizontal":
-            return lines + self._late_rates()
+        lines = super().warnings()
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)
@@ -365,7 +297,7 @@ class ExperimentConfig(PredictionConfig, Trained):
         lines += self._late("lightweighting.resolution", sizes)
         if (augmentation := self.data.augmentation).shift:
             lines += self._late("data.augmentation", [{augmentation.begin: 1.0}])
-        lines += self._late_rates() + self._ended_rates() + self._about_wire()
+        lines += self._ended_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         if self.privacy.embeddings == "gaussian" and self.normalises_by_batch:
@@ -399,9 +331,6 @@ class ExperimentConfig(PredictionConfig, Trained):
             lines.append("privacy.gradients: ignored with training.labels=shared, no gradient travels")
         return lines
 
-    def _late_rates(self) -> list[str]:
-        return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])
-
     def _ended_rates(self) -> list[str]:
         """Return a line if rounds come after the course of a named rate, as those that a resume adds."""
         optimizer, rounds = self.training.optimizer, self.training.rounds
@@ -411,12 +340,3 @@ class ExperimentConfig(PredictionConfig, Trained):
             f"training.optimizer.schedule: the rate of {optimizer.schedule} is 0 after {optimizer.rounds} rounds, "
             f"training.rounds is {rounds}; to train on, begin a training with the run: training.start_from"
         ]
-
-    def _late(self, field: str, schedules: Sequence[Schedule]) -> list[str]:
-        """Return a line if values of a schedule come too late to be used."""
-        rounds = self.training.rounds
-        starts = {start for each in schedules if isinstance(each, dict) for start in each}
-        unused = sorted(start for start in starts if start >= rounds)
-        if not unused:
-            return []
-        return [f"{field}: {{{unused[0]}: ...}} and later are unused: the last of {rounds} rounds is {rounds - 1}"]

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from vfl.config.components import CLASSIFIERS, FEATURE_MODELS
+from vfl.config.components import FEATURE_MODELS
 from vfl.config.own_models import beside, check_noted, check_own, is_own, note_own
-from vfl.config.settings import OWN, REPLAYED, Fraction, Number, Positive, Section, name_in
+from vfl.config.settings import OWN, REPLAYED, Fraction, Number, Positive, Section
 
 
 def _known_kind(kind: str) -> str:
@@ -55,15 +55,8 @@ class HeadConfig(Section):
     """Widths of the hidden layers; two make the paper's 3-layer head, [] a linear classifier."""
 
 
-class ClassifierConfig(Section):
-    """The whole model of horizontal learning."""
-
-    kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
-    """One of docs/horizontal.md, or of an installed package."""
-
-
 class ModelsConfig(Section):
-    """The split model of vertical learning, the whole one of horizontal learning."""
+    """The split model."""
 
     feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
     """Feature model of every party that ``parties`` does not name."""
@@ -75,7 +68,6 @@ class ModelsConfig(Section):
     linear_path: Annotated[bool, REPLAYED] = False
     """mlp only: a linear path from inputs to embedding, and from embeddings to the output, beside the hidden layers
     (docs/data.md)."""
-    classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
     def with_whole_paths(self) -> "ModelsConfig":
         """Return the same with absolute paths of files that owners bring."""

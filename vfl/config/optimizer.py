@@ -27,7 +27,7 @@ class OptimizerConfig(Section):
     """The same optimizer at the server and at the parties, or at all clients."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
-    """adam: weight decay is part of the gradient; adamw: apart from it. Horizontal clients take sgd only."""
+    """adam: weight decay is part of the gradient; adamw: apart from it. Clients take sgd only."""
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value}; 0 is the first round."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
@@ -47,7 +47,7 @@ class OptimizerConfig(Section):
     """adam and adamw only: decay rates of the means of gradients and their squares."""
 
     clip_gradient: AboveZero | None = None
-    """Vertical learning only: longer gradients of a model are shortened to this length."""
+    """Longer gradients of a model are shortened to this length. Not of clients."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import field_validator
 
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
@@ -23,9 +23,8 @@ from vfl.config.settings import (
     AboveZero,
     Positive,
     Probability,
-    Section,
-    strict_int,
 )
+from vfl.config.shared import Computation, SharedEvaluation
 from vfl.config.tables import table_owners
 from vfl.config.wire import PrivacyConfig, WireConfig
 
@@ -53,13 +52,9 @@ MetricName = Literal[
 Costs = dict[Literal["fp", "fn"], AboveZero]
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(SharedEvaluation):
     """The test of the joint model."""
 
-    every: Annotated[Positive, OWN] = 1
-    """Rounds between evaluations; the last round is always evaluated."""
-    batch_size: Annotated[Positive, OWN] = 512
-    """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
     """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
     (``accuracy/test_running``)."""
@@ -85,30 +80,22 @@ class EvaluationConfig(Section):
         return value
 
 
-class ModelsOfParties(Section):
-    """Whose models of which data an experiment has, and how this process computes."""
+class PredictionConfig(Computation):
+    """The part of an experiment that a run's parties and head need to answer."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
-    """Names the run folder."""
-    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
-    """Seed of all random draws. The same seed and threads give the same bits."""
-    mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
-    """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
-    threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
-    GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY."""
+    mode: Annotated[Literal["vertical"], OWN] = "vertical"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    """vertical: parties hold features. What another mode has instead stands at the end."""
     parties_at_once: Annotated[Positive, OWN] = 1
     """Parties of one process that compute at the same time and share ``threads``."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: two or more classes; regression: a number per sample (tables only)."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
-    """cpu, or, untested, cuda or one GPU as cuda:0."""
-    precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
-    """bfloat16: autocast, float32 weights."""
     channels_last: Annotated[bool, OWN] = False
-    """NHWC memory format, usually faster with bfloat16. Vertical learning only."""
+    """NHWC memory format, usually faster with bfloat16."""
     data: DataConfig = DataConfig()
     models: ModelsConfig = ModelsConfig()
+    wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
@@ -128,29 +115,14 @@ class ModelsOfParties(Section):
     @property
     def threads_of_each(self) -> int | None:
         """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
-        at_once = self.parties_at_once if self.mode == "vertical" else 1
-        return self.threads and max(1, self.threads // at_once)
-
-
-class FormOfAnswers(Section):
-    """How embeddings travel and are evaluated."""
-
-    wire: WireConfig = WireConfig()
-    privacy: PrivacyConfig = PrivacyConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-
-
-class PredictionConfig(FormOfAnswers, ModelsOfParties):
-    """The part of an experiment that a run's parties and head need to answer."""
+        return self.threads and max(1, self.threads // self.parties_at_once)
 
 
 def prediction_text(config: PredictionConfig, written: str) -> str | None:
     """Return the content of ``prediction.json`` beside a ``config.yaml`` that is ``written`` so.
 
-    None for a horizontal experiment, and for settings that JSON would change, as options with numbers as keys.
+    None for settings that JSON would change, as options with numbers as keys.
     """
-    if config.mode != "vertical":
-        return None
     fields = set(PredictionConfig.model_fields)
     settings = config.model_dump(mode="json", include=fields, fallback=str)
     if PredictionConfig.model_validate(settings).model_dump() != config.model_dump(include=fields):

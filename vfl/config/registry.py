@@ -12,8 +12,8 @@ a peer sends. A component is imported only when it is chosen, and one of another
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from vfl.base.errors import ConfigError, nearest_name, with_type
@@ -58,8 +58,7 @@ class Registry:
         imported or does not keep the contract.
         """
         if name in self.built_in:
-            module, _, attribute = self.built_in[name].partition(":")
-            return getattr(import_module(module), attribute)
+            return resolve_name(self.built_in[name])
         return self.added[name] if self.check(name) in self.added else self._load_offered(name, fits)
 
     def make(self, name: str, *arguments: Any, of: type = object) -> Any:

@@ -192,7 +192,9 @@ class Source:
 
         Raises ValueError if the source does not split over owners.
         """
-        raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no owners of features; use mode=horizontal")
+        raise ValueError(
+            f"data.dataset.kind: {self.data.dataset.kind} has no owners of features; use a mode of whole samples"
+        )
 
     def split(self) -> Split:
         """Load all parties' samples, the same rows in the same order. Raises ValueError, naming the field."""
@@ -200,7 +202,7 @@ class Source:
         raise ValueError(f"data.dataset.kind: {kind} has owners and does not split over them; its source needs split()")
 
     def load(self) -> Dataset:
-        """Load whole samples, for horizontal clients. Raises ValueError, naming the field."""
+        """Load whole samples, for clients. Raises ValueError, naming the field."""
         raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no whole samples; use mode=vertical")
 
     def prepare(self, train: Samples) -> Preparation:

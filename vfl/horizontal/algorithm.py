@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask

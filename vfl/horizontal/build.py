@@ -11,17 +11,18 @@ from torch import Tensor, nn
 from vfl.base.macs import count_macs
 from vfl.base.modules import weights_digest
 from vfl.base.random import seeded
-from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.components import ALGORITHMS, CLASSIFIERS
+from vfl.config import ConfigError
 from vfl.data.samples import Dataset
 from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
+from vfl.horizontal.components import ALGORITHMS, CLASSIFIERS
 from vfl.horizontal.data.partition import SamplePartition
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel, message_bytes
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.trainer import Evaluator, SynchronousTrainer
@@ -31,7 +32,7 @@ from vfl.runs.torchrun_group import SingleProcess, Workers
 
 
 def assemble(
-    config: ExperimentConfig,
+    config: HorizontalExperiment,
     data: Dataset,
     partition: SamplePartition,
     runtime: Runtime,
@@ -91,7 +92,7 @@ def assemble(
 
 
 def build_engine(
-    config: ExperimentConfig,
+    config: HorizontalExperiment,
     model: FlatModel,
     features: Tensor,
     labels: Tensor,
@@ -127,7 +128,7 @@ def _batching_pays(model: FlatModel, runtime: Runtime) -> bool:
 
 
 def build_algorithm(
-    config: ExperimentConfig,
+    config: HorizontalExperiment,
     samples_N: Sequence[int],
     model: FlatModel,
     kind: type[FederatedAlgorithm[Any]] | None = None,

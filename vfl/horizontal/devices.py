@@ -17,7 +17,7 @@ from torch import Tensor
 from vfl.base.costs import exact
 from vfl.base.random import generator
 from vfl.config import ConfigError
-from vfl.config.horizontal import HorizontalConfig, SpeedConfig
+from vfl.horizontal.config import HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
 
 MOST_STEPS = 10**12

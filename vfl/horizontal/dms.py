@@ -22,7 +22,6 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.schedules import largest
 from vfl.config.settings import AboveZero, NotNegative, Number
 from vfl.horizontal.algorithm import (
@@ -35,6 +34,7 @@ from vfl.horizontal.algorithm import (
     combine,
     equal_mean,
 )
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.settings import AboveZero, Fraction, NotNegative, Number, UsedWith
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, equal_mean
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 

@@ -7,8 +7,8 @@ locally, the server averages. FedSGD is its special case of one gradient over al
 from collections.abc import Mapping
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 
 
 class FedAvg(FederatedAlgorithm[AlgorithmConfig]):

@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vfl.config.horizontal import AlgorithmConfig
 from vfl.config.settings import AboveZero
 from vfl.horizontal.algorithm import Aggregate, ClientUpdate, FederatedAlgorithm, Report, Vectors, combine, equal_mean
+from vfl.horizontal.config import AlgorithmConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 

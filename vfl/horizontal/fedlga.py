@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.settings import NotNegative
 from vfl.horizontal.algorithm import (
     Aggregate,
@@ -33,6 +32,7 @@ from vfl.horizontal.algorithm import (
     combine,
     equal_mean,
 )
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 

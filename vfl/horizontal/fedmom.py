@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from vfl.config import ConfigError
-from vfl.config.horizontal import AlgorithmConfig
 from vfl.config.settings import AboveZero, Fraction
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Vectors, combine
+from vfl.horizontal.config import AlgorithmConfig
 from vfl.runs.checkpoint import CheckpointStore
 
 

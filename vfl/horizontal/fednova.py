@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.settings import NotNegative
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 

@@ -7,9 +7,9 @@ that they received, whatever number of steps each manages.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vfl.config.horizontal import AlgorithmConfig
 from vfl.config.settings import NotNegative
 from vfl.horizontal.algorithm import FederatedAlgorithm, Vectors
+from vfl.horizontal.config import AlgorithmConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.config.settings import AboveZero
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Selection, Vectors
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.flat import message_bytes
 from vfl.horizontal.local import LocalTask

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vfl.base.costs import Direction, PartyCosts
 from vfl.compression.codec import dense_frame_size
-from vfl.config.horizontal import HorizontalConfig
+from vfl.horizontal.config import HorizontalConfig
 from vfl.messages.messages import MESSAGE_BYTES, PART_BYTES, control
 
 ALIGNMENT = 16

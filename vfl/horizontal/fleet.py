@@ -12,12 +12,12 @@ from torch import Tensor
 
 from vfl.base.costs import PartyCosts
 from vfl.base.random import stream_seed
-from vfl.config import ExperimentConfig
 from vfl.config.schedules import value_at
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.client_states import ClientStates
 from vfl.horizontal.devices import Work
 from vfl.horizontal.engines.sequential import Engine
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel, book_message
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.runs.checkpoint import State
@@ -45,7 +45,7 @@ class Assignment:
 class Fleet:
     """Runs local training for a server and keeps the clients' side."""
 
-    config: ExperimentConfig
+    config: HorizontalExperiment
     algorithm: FederatedAlgorithm[Any]
     model: FlatModel
     """Model that tells sizes; its values may be overwritten."""

@@ -10,18 +10,21 @@ from rich.table import Table
 from torch import Tensor
 
 from vfl.base.costs import amount
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError
+from vfl.config.components import SOURCES
 from vfl.console import numbers_table, print_table
-from vfl.data.source import open_source, prepare_whole
+from vfl.data.source import Source, prepare_whole
 from vfl.horizontal.build import assemble
 from vfl.horizontal.data.partition import SamplePartition, partition_samples
 from vfl.horizontal.data.summary import class_counts, draw_split, split_table
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built, Mode, Stage
 
 
-def _build_algorithm(config: ExperimentConfig, stage: Stage) -> Built:
-    data, horizontal = prepare_whole(open_source(config)), config.horizontal
+def _build_algorithm(config: HorizontalExperiment, stage: Stage) -> Built:
+    source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
+    data, horizontal = prepare_whole(source), config.horizontal
     partition = partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
     trainer = assemble(config, data, partition, stage.runtime, stage.run_dir, stage.workers, stage.progress.on_step)
     assert data.train.labels is not None
@@ -74,7 +77,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _check_workers(config: ExperimentConfig, workers: int) -> float:
+def _check_workers(config: HorizontalExperiment, workers: int) -> float:
     horizontal = config.horizontal
     if workers > horizontal.clients_per_round:
         raise ConfigError(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -23,6 +22,7 @@ from vfl.horizontal.algorithm import (
     combine,
     equal_mean,
 )
+from vfl.horizontal.config import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from vfl.base.costs import total_costs
 from vfl.base.modules import check_same_data, weights_digest
-from vfl.config import ExperimentConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Devices
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import client_name
@@ -67,7 +67,7 @@ class Evaluator:
 class HorizontalTrainer:
     """Common parts of synchronous and asynchronous servers: state, evaluation, totals."""
 
-    config: ExperimentConfig
+    config: HorizontalExperiment
     algorithm: FederatedAlgorithm[Any]
     fleet: Fleet
     devices: Devices

@@ -63,7 +63,7 @@ def _checked_rounds(run: Run) -> int:
     if not run.finished or run.summary["rounds"] != trained.rounds:  # resumed for more rounds, which are under way
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
     check_whole_images(run, trained.sections[OWNER].get("reports", {}))
-    if apart := [name for name in run.config.parties if "model" not in trained.sections[name]]:
+    if apart := [name for name in run.vertical.parties if "model" not in trained.sections[name]]:
         raise ConfigError(
             f"{run.folder}: {apart[0]} is a process of its own and keeps its model; prune it in a training: "
             "training.start_from with lightweighting.alpha and lightweighting.pruning.refit=true"

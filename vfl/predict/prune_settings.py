@@ -19,4 +19,4 @@ def pruned_config(run: Run, settings: Mapping[str, object]) -> ExperimentConfig:
         raise ConfigError("alpha: is missing; name the share of the filters to remove, as alpha=0.4")
     given = {"pruning.refit": True, **settings, "controller": "fixed"}
     ratios = {f"lightweighting.{key}": value for key, value in given.items()}
-    return parse_config(lay_over(run.config.model_dump(), ratios))
+    return parse_config(lay_over(run.vertical.model_dump(), ratios))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vfl.config import ConfigError, ExperimentConfig, with_whole_paths
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import Start, feature_config
 from vfl.core.party import SECTION
 from vfl.predict.trained_run import read_checkpoint, whole_states, without_weights
@@ -84,7 +84,7 @@ def party_start(config: ExperimentConfig, name: str, run_dir: Path, digest: str 
 
 def folder_of_process(config: ExperimentConfig, name: str) -> Path | None:
     """Return where a party of ``lvfl train --processes`` has its own folder of the run that is started from."""
-    folder = with_whole_paths(config).training.start_from
+    folder = config.with_whole_paths().training.start_from
     return None if folder is None else folder / PROCESSES / name
 
 
@@ -105,12 +105,10 @@ def _finished(config: ExperimentConfig) -> Run:
 
 
 def _same_models(config: ExperimentConfig) -> Run:
-    folder = with_whole_paths(config).training.start_from
+    folder = config.with_whole_paths().training.start_from
     assert folder is not None
     run = Run(folder)
-    if run.config.mode != "vertical":
-        raise ConfigError(f"{folder}: mode is {run.config.mode}; only a vertical run has owners' models")
-    then, now = _fixed(run.config), _fixed(config)
+    then, now = _fixed(run.vertical), _fixed(config)
     for key in {**then, **now}:
         if then.get(key) != now.get(key):
             raise ConfigError(f"{folder}: {key} is {then.get(key)} there and {now.get(key)} here; make it the same")

@@ -57,7 +57,7 @@ def load_run_with_data(run: Run, done: int | None = None, config: ExperimentConf
     other processes keep the parties' models, ValueError if the data has changed or is missing.
     """
     sections = whole_states(run, done)
-    config = without_weights(config or run.config)
+    config = without_weights(config or run.vertical)
     start = None if config.training.start_from is None else Start(sections, fresh=False)
     source = open_source(config)
     load_all_names(source, sections)
@@ -113,7 +113,7 @@ def _own_data(
         task, train = restored_task(own["task"]), labels.train
         trained = TrainingLabels(train.values, task, train.present, train.weights)
     else:  # an earlier version's run
-        trained = training_labels(labels, run.config)
+        trained = training_labels(labels, run.vertical)
     check_same_data("the labels", own["data_digest"], trained.digest(labels.test))
     for name, data in held.items():
         check_same_data(f"{name}'s features", states[name]["data_digest"], data.digest)

@@ -4,6 +4,7 @@ from statistics import mean
 
 from vfl.base.estimates import meeting_line, over_seeds
 from vfl.base.metrics import LOWER_IS_BETTER, format_metric, in_axis_units, title
+from vfl.config import TrainingConfig
 from vfl.reports.runs import Subject, Variant
 
 OF_MEETING = ("training.local_rounds", "training.auxiliary")
@@ -40,7 +41,8 @@ def meeting_lines(subject: Subject) -> list[str]:
 
 
 def _is_apart(variant: Variant) -> bool:
-    return all(0 < run.config.training.rounds <= run.config.training.local_rounds for run in variant.runs)
+    trainings = [run.config.training for run in variant.runs]
+    return all(isinstance(each, TrainingConfig) and 0 < each.rounds <= each.local_rounds for each in trainings)
 
 
 def _others(variant: Variant) -> dict[str, object]:

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from vfl.base.metrics import reached
-from vfl.config import ConfigError, ExperimentConfig, dotted_settings
+from vfl.config import ConfigError, Experiment, ExperimentConfig, dotted_settings
 from vfl.reports.leakage import read_audit
 from vfl.runs.results import Quantity, RunResult
 from vfl.runs.run_folder import finished_runs, read_manifest
@@ -33,7 +33,7 @@ class ReportedRun(RunResult):
     name: str
     settings: dict[str, Any]
     """The settings that vary in its sweep, by dotted key, without the seed."""
-    config: ExperimentConfig
+    config: Experiment
     leakage: Mapping[str, Any] | None = None
     """The run's audit, if `lvfl audit` has been asked."""
 
@@ -86,7 +86,8 @@ class Subject:
     @property
     def on_virtual_clock(self) -> bool:
         """Return whether the seconds are simulated."""
-        return self.simulated or self.runs[0].config.simulation.given
+        config = self.runs[0].config
+        return self.simulated or (isinstance(config, ExperimentConfig) and config.simulation.given)
 
     @property
     def saves(self) -> bool:
@@ -109,7 +110,10 @@ class Subject:
     @property
     def as_paper(self) -> bool:
         """Return whether the models are those of the LVFL paper, so that its figures are comparable."""
-        return all(run.config.models.feature.kind.startswith("vgg") for run in self.runs)
+        configs = [run.config for run in self.runs]
+        return all(
+            isinstance(each, ExperimentConfig) and each.models.feature.kind.startswith("vgg") for each in configs
+        )
 
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers in ascending order, others in order of appearance."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from vfl.config import ConfigError, dump_config
+from vfl.config import ConfigError, dotted_settings, dump_config
 from vfl.reports.apart import meeting_lines
 from vfl.reports.figures import Drawing, draw
 from vfl.reports.outcomes import outcome_drawings
@@ -125,11 +125,11 @@ def _about(runs: list[ReportedRun]) -> str:
     run, config = runs[0], runs[0].config
     rounds = " to ".join(map(str, sorted({f(each.summary["rounds"] for each in runs) for f in (min, max)})))
     many = "runs" if len(runs) > 1 else "run"
-    model = config.models.classifier.kind if run.simulated else config.models.feature.kind
-    scale = config.models.feature.width
-    width = "" if run.simulated or scale == 1 else f" of width {scale:g}"
-    parties = f"{len(run.summary['parties'])} parties"
-    owners = f"{config.horizontal.clients} clients" if run.simulated else parties
+    settings = dotted_settings(config)
+    owners = f"{settings['horizontal.clients']} clients" if run.simulated else f"{len(run.summary['parties'])} parties"
+    model = settings["models.classifier.kind" if run.simulated else "models.feature.kind"]
+    scale = settings.get("models.feature.width", 1)
+    width = "" if scale == 1 else f" of width {scale:g}"
     samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
     return (
         f"{config.mode.capitalize()} learning, {len(runs)} {many} of {rounds} rounds on "

@@ -1,8 +1,9 @@
-"""Modes: how vertical and horizontal experiments differ. Only this module looks up ``mode``."""
+"""Modes: how experiments differ beside their types."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.base.absence import WhenAbsent
-from vfl.config import ExperimentConfig, dump_config
-from vfl.config.prediction import PredictionConfig
-from vfl.config.registry import Registry
+from vfl.config import Experiment, dump_config
+from vfl.config.components import MODES
+from vfl.config.shared import Computation
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
 from vfl.runs.runtime import Runtime
@@ -41,30 +42,33 @@ class Built(NamedTuple):
     callbacks: Sequence[Callback] = ()
 
 
+def _has_no_split_model(run: object, *_: object) -> Any:
+    raise AssertionError(f"{run} has no settings of predictions")
+
+
 @dataclass(frozen=True)
 class Mode:
     """One kind of experiment."""
 
-    build: Callable[[ExperimentConfig, Stage], Built]
+    build: Callable[[Any, Stage], Built]
     """Load the data and build everything. Raises ValueError for data that is missing or does not fit."""
     table: Callable[[Mapping[str, Any]], Table]
     """Return the summary of a finished run as a table."""
-    check_workers: Callable[[ExperimentConfig, int], float]
+    check_workers: Callable[[Any, int], float]
     """Return the seconds that processes under torchrun wait for each other. Raise ConfigError for an experiment that
     this number of them cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
-    predict: Callable[[Any, object], NDArray[np.floating[Any]]] | None = None
-    """Return the predictions of a ``Run``, which is above this module, of samples as it takes them; None: not
-    offered."""
-    explain: Callable[[Any, object, str | None, int, WhenAbsent], Any] | None = None
-    """Return the reasons of a ``Run``'s scores of samples: ``vfl.predict.reasons.Reasons``; None: not offered."""
+    predict: Callable[[Any, object], NDArray[np.floating[Any]]] = field(default=_has_no_split_model)
+    """Return the predictions of a ``Run``, which is above this module, of samples as it takes them."""
+    explain: Callable[[Any, object, str | None, int, WhenAbsent], Any] = field(default=_has_no_split_model)
+    """Return the reasons of a ``Run``'s scores of samples: ``vfl.predict.reasons.Reasons``."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """Charts on which TensorBoard opens."""
 
     def stage(
         self,
-        config: ExperimentConfig,
+        config: Experiment,
         runtime: Runtime,
         run_dir: Path,
         console: Console,
@@ -76,15 +80,6 @@ class Mode:
         return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or SingleProcess())
 
 
-MODES = Registry(
-    "lvfl.modes",
-    "mode",
-    {"vertical": "vfl.predict.mode:VERTICAL", "horizontal": "vfl.horizontal.mode:HORIZONTAL"},
-    "a vfl.runs.mode.Mode",
-)
-"""Modes by name. They are not imported here, as this room lies below the parties."""
-
-
-def mode_of(config: PredictionConfig) -> Mode:
-    """Return the mode of an experiment. Raises ValueError for one that cannot be used."""
-    return MODES.load(config.mode, lambda component: isinstance(component, Mode))
+def mode_of(config: Computation) -> Mode:
+    """Return the mode of an experiment."""
+    return resolve_name(MODES[config.mode].use)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from vfl.config import ExperimentConfig, dump_config
+from vfl.config import Experiment, dump_config
 from vfl.console import DONE, INTERRUPTED, print_table
 from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
@@ -45,7 +45,7 @@ class RunOutcome:
 class KeepConfig(Callback):
     """Writes a resumed run's settings and places of data once its data have proved to be the same."""
 
-    def __init__(self, run_dir: Path, config: ExperimentConfig) -> None:
+    def __init__(self, run_dir: Path, config: Experiment) -> None:
         self.run_dir, self.config = run_dir, config
 
     def on_start(self, loop: TrainingLoop) -> None:
@@ -54,7 +54,7 @@ class KeepConfig(Callback):
 
 
 def run_experiment(
-    config: ExperimentConfig,
+    config: Experiment,
     run_dir: Path,
     *,
     resume: bool,
@@ -62,7 +62,7 @@ def run_experiment(
     extra_callbacks: Sequence[Callback] = (),
     workers: SingleProcess | None = None,
     varied: Collection[str] = (),
-    build: Callable[[ExperimentConfig, Stage], Built] | None = None,
+    build: Callable[[Any, Stage], Built] | None = None,
 ) -> RunOutcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
@@ -104,7 +104,7 @@ def run_experiment(
 
 def train(
     built: Built,
-    config: ExperimentConfig,
+    config: Experiment,
     stage: Stage,
     store: CheckpointStore,
     extra_callbacks: Sequence[Callback] = (),
@@ -160,7 +160,7 @@ def train(
     return RunOutcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
 
-def show_outcome(outcome: RunOutcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
+def show_outcome(outcome: RunOutcome, config: Experiment, run_dir: Path, console: Console) -> int:
     """Print the end of a training and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]

@@ -9,21 +9,21 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.config import (
     ConfigError,
-    ExperimentConfig,
+    Experiment,
     changed_keys_but_places,
     dump_config,
-    with_whole_paths,
 )
 from vfl.config.files import load_stored_config
-from vfl.config.prediction import PREDICTION, prediction_text, read_prediction
+from vfl.config.prediction import PREDICTION, PredictionConfig, prediction_text, read_prediction
 from vfl.config.shipped import SWEEP, kind_of
 from vfl.runs.atomic import write_atomically
 
+E = TypeVar("E", bound=Experiment)
 PROCESSES = "processes"
 """Subfolder of a run's folder for the processes that ``lvfl train --processes`` starts."""
 RUN_ID = "run_id"
@@ -46,7 +46,7 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
     return runs / f"{name}-{len(used) + 1}"
 
 
-def find_run_dir(config: ExperimentConfig, source: Path | None, given: Path | None, *, resume: bool) -> Path:
+def find_run_dir(config: Experiment, source: Path | None, given: Path | None, *, resume: bool) -> Path:
     """Return the folder of a run: the given one, ``source`` itself if it is a folder, or one below ``runs``."""
     if given is not None:
         return given
@@ -55,7 +55,7 @@ def find_run_dir(config: ExperimentConfig, source: Path | None, given: Path | No
     return choose_run_dir(config.name, Path("runs"), resume=resume)
 
 
-def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
+def check_run(run_dir: Path, config: Experiment, *, resume: bool) -> None:
     """Check, before anything is loaded or written, that a run may begin or, with ``--resume``, go on in the folder.
 
     Raises ConfigError for a run that is there, unless ``resume``, and as ``check_folder``.
@@ -65,7 +65,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     check_folder(run_dir, config, "--resume")
 
 
-def check_folder(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir") -> None:
+def check_folder(run_dir: Path, config: Experiment, option: str = "--run-dir") -> None:
     """Check the same for a process that always continues in its folder if there is something.
 
     Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and another
@@ -82,19 +82,19 @@ def check_folder(run_dir: Path, config: ExperimentConfig, option: str = "--run-d
         raise ConfigError(f"{option}: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
 
-def _changes_on_resume(run_dir: Path, config: ExperimentConfig) -> list[str]:
-    saved, now = (each.settings_fixed_on_resume() for each in (saved_config(run_dir), with_whole_paths(config)))
+def _changes_on_resume(run_dir: Path, config: Experiment) -> list[str]:
+    saved, now = (each.settings_fixed_on_resume() for each in (saved_config(run_dir), config.with_whole_paths()))
     return changed_keys_but_places(saved, now)
 
 
-def with_threads_of_run(run_dir: Path, config: ExperimentConfig) -> ExperimentConfig:
+def with_threads_of_run(run_dir: Path, config: E) -> E:
     """Return the experiment with the threads of the run that has begun in the folder, unless it names a number."""
     if config.threads is not None or not (run_dir / "config.yaml").exists():
         return config
     return config.model_copy(update={"threads": saved_config(run_dir).threads})
 
 
-def open_run(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir") -> None:
+def open_run(run_dir: Path, config: Experiment, option: str = "--run-dir") -> None:
     """Create the folder and write the resolved configuration, unless a resumed run has one.
 
     Raises ConfigError, naming the ``option`` that named the folder, if that fails, or if another run has begun there
@@ -105,22 +105,22 @@ def open_run(run_dir: Path, config: ExperimentConfig, option: str = "--run-dir")
         with private_files():
             run_dir.mkdir(parents=True, exist_ok=True)
             if not saved.exists():
-                _write_config(run_dir, with_whole_paths(config))
+                _write_config(run_dir, config.with_whole_paths())
     except OSError as error:
         raise ConfigError(f"{option}: {run_dir} cannot be written ({error.strerror})") from None
     if _changes_on_resume(run_dir, config):
         raise ConfigError(f"{option}: another run has just begun in {run_dir}; name another folder")
 
 
-def _write_config(run_dir: Path, config: ExperimentConfig) -> None:
+def _write_config(run_dir: Path, config: Experiment) -> None:
     """Write the configuration and, in a file of its own, its part that predictions read."""
     text = dump_config(config)
     write_atomically(run_dir / "config.yaml", text)
     _write_prediction(run_dir, config, text)
 
 
-def _write_prediction(run_dir: Path, config: ExperimentConfig, text: str) -> None:
-    if (kept := prediction_text(config, text)) is not None:
+def _write_prediction(run_dir: Path, config: Experiment, text: str) -> None:
+    if isinstance(config, PredictionConfig) and (kept := prediction_text(config, text)) is not None:
         write_atomically(run_dir / PREDICTION, kept)
 
 
@@ -142,18 +142,18 @@ def private_files() -> Generator[None]:
         os.umask(before)
 
 
-def update_config(run_dir: Path, config: ExperimentConfig) -> None:
+def update_config(run_dir: Path, config: Experiment) -> None:
     """Write a resumed run's configuration if settings changed, such as more rounds; the folder must be locked."""
-    whole, saved = with_whole_paths(config), run_dir / "config.yaml"
+    whole, saved = config.with_whole_paths(), run_dir / "config.yaml"
     if load_stored_config(saved) != whole:
         _write_config(run_dir, whole)
     elif read_prediction(run_dir) is None:  # of an earlier version, or killed between the two files
         _write_prediction(run_dir, whole, saved.read_bytes().decode())
 
 
-def saved_config(run_dir: Path) -> ExperimentConfig:
+def saved_config(run_dir: Path) -> Experiment:
     """Return a run's configuration; paths written by earlier versions were relative to the start folder."""
-    return with_whole_paths(load_stored_config(run_dir / "config.yaml"))
+    return load_stored_config(run_dir / "config.yaml").with_whole_paths()
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError, Experiment
 from vfl.config.prediction import PredictionConfig
+from vfl.config.shared import Computation
 
+E = TypeVar("E", bound=Experiment)
 LIGHT_STEP_MACS = 100_000_000
 """Multiply-accumulates up to which a step takes only milliseconds on one core: several threads would mostly wait for
 each other, on a busy machine many times as long as the step takes. A convention, not a measured optimum."""
@@ -61,7 +64,7 @@ class Runtime:
             return module(*inputs).float()
 
 
-def start_runtime(config: PredictionConfig) -> Runtime:
+def start_runtime(config: Computation) -> Runtime:
     """Apply the process-wide settings of an experiment (threads, determinism) and return its runtime.
 
     Raises ConfigError if the device does not exist.
@@ -75,7 +78,8 @@ def start_runtime(config: PredictionConfig) -> Runtime:
         torch.backends.cudnn.benchmark = False  # it may choose other kernels after a resume, and so other bits
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = False  # float32 means float32
-    return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)
+    channels_last = isinstance(config, PredictionConfig) and config.channels_last
+    return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, channels_last)
 
 
 def start_prediction(config: PredictionConfig) -> None:
@@ -83,7 +87,7 @@ def start_prediction(config: PredictionConfig) -> None:
     start_runtime(config.model_copy(update={"threads": config.threads_of_each}))
 
 
-def use_threads_for(config: ExperimentConfig, macs_per_sample: int) -> None:
+def use_threads_for(config: Experiment, macs_per_sample: int) -> None:
     """Compute with one thread where ``threads`` is not set and a step is light, otherwise with as many as before.
 
     ``macs_per_sample``: of the forward pass of the largest model that this process computes a step at a time.
@@ -93,6 +97,6 @@ def use_threads_for(config: ExperimentConfig, macs_per_sample: int) -> None:
         torch.set_num_threads(1)
 
 
-def with_threads(config: ExperimentConfig) -> ExperimentConfig:
+def with_threads(config: E) -> E:
     """Return the experiment with the number of threads that this process computes with."""
     return config.model_copy(update={"threads": torch.get_num_threads()})

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from vfl.base.absence import WhenAbsent
 from vfl.config import (
     ConfigError,
+    Experiment,
     ExperimentConfig,
     changed_keys,
     changed_keys_but_places,
-    with_whole_paths,
 )
 from vfl.config.files import load_stored_config
 from vfl.config.prediction import PredictionConfig, read_prediction
@@ -45,13 +45,20 @@ class Run:
         """Return the folder as it was named, for messages."""
         return self._named
 
+    @property
+    def vertical(self) -> ExperimentConfig:
+        """``config`` of a vertical run. Raises ConfigError for another."""
+        if isinstance(self.config, ExperimentConfig):
+            return self.config
+        raise ConfigError(f"{self}: mode is {self.config.mode}; only a vertical run has a split model")
+
     @cached_property
-    def config(self) -> ExperimentConfig:
+    def config(self) -> Experiment:
         """The resolved experiment. Raises ConfigError for ``places`` that are other settings."""
         if not self._places:
             return load_stored_config(self.folder / "config.yaml")
         # The places first: a misspelt one is refused before the run's data source is imported.
-        moved = with_whole_paths(load_stored_config(self.folder / "config.yaml", self._places))
+        moved = load_stored_config(self.folder / "config.yaml", self._places).with_whole_paths()
         own = load_stored_config(self.folder / "config.yaml")
         if changes := changed_keys_but_places(own, moved):
             raise ConfigError(f"{changes[0]}: is fixed in a run; name only where its data lie now, as data.file=FILE")
@@ -61,7 +68,7 @@ class Run:
     def prediction(self) -> PredictionConfig:
         """The settings with which its parties answer; of an earlier version's run those of its experiment."""
         kept = None if self._places else read_prediction(self.folder)
-        return self.config if kept is None else kept
+        return self.vertical if kept is None else kept
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -76,8 +83,7 @@ class Run:
         rounds = self.checkpoints.rounds()
         if not rounds:
             raise ConfigError(f"{self}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
-        if self.prediction.mode != "vertical":
-            raise ConfigError(f"{self}: mode is {self.prediction.mode}; only a vertical run has a split model")
+        _ = self.prediction  # only a vertical run has one
         return rounds
 
     @property
@@ -132,11 +138,8 @@ class Run:
         from vfl.base.process_state import standard_state
         from vfl.runs.mode import mode_of
 
-        predict = mode_of(self.prediction).predict
-        if predict is None:
-            raise ConfigError(f"{self.folder}: mode is {self.prediction.mode}; only a vertical run predicts")
         with standard_state():
-            return predict(self, samples)
+            return mode_of(self.prediction).predict(self, samples)
 
     def explain(
         self, samples: Any = None, *, of: str | None = None, steps: int = 16, when_absent: WhenAbsent = "placeholder"
@@ -155,14 +158,11 @@ class Run:
         from vfl.base.process_state import standard_state
         from vfl.runs.mode import mode_of
 
-        explain = mode_of(self.prediction).explain
-        if explain is None:
-            raise ConfigError(f"{self.folder}: mode is {self.prediction.mode}; only a vertical run explains scores")
         with standard_state():
-            return explain(self, samples, of, steps, when_absent)
+            return mode_of(self.prediction).explain(self, samples, of, steps, when_absent)
 
 
-def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
+def is_finished(run_dir: Path, config: Experiment) -> bool:
     """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
 
     Raises ConfigError if it holds a run of another one.
@@ -170,7 +170,7 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
     if not (run_dir / "config.yaml").exists():
         return False
     # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
-    changes = changed_keys(saved_config(run_dir), with_whole_paths(config))
+    changes = changed_keys(saved_config(run_dir), config.with_whole_paths())
     if changes:
         raise ConfigError(
             f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"

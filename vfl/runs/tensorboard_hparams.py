@@ -17,6 +17,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 
 from vfl.config import ExperimentConfig, dotted_settings
 from vfl.config.schedules import PartySchedule, named_parties, schedule_of, value_at
+from vfl.config.shared import Experiment as AnyExperiment
 
 SHORT = {"alpha": "lightweighting.alpha", "beta": "lightweighting.beta"}
 """Columns of a run that no sweep made, and the settings that have these names where a sweep varies them."""
@@ -25,12 +26,14 @@ NARROW = {"communication saved": "bytes saved"}
 SEED = "seed"
 
 
-def hparams_of(config: ExperimentConfig) -> dict[str, object]:
+def hparams_of(config: AnyExperiment) -> dict[str, object]:
     """Return all settings by dotted key and, as ``alpha`` and ``beta``, the last round's: a mean over the parties."""
     return dotted_settings(config) | {name: _last_ratio(config, name) for name in SHORT}
 
 
-def _last_ratio(config: ExperimentConfig, name: str) -> float | str:
+def _last_ratio(config: AnyExperiment, name: str) -> float | str:
+    if not isinstance(config, ExperimentConfig):
+        return 0.0
     if config.lightweighting.measures:
         return f"by {config.lightweighting.controller}"
     ratio: PartySchedule = getattr(config.lightweighting, name)

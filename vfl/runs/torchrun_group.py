@@ -9,13 +9,14 @@ import signal
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from vfl.base.errors import PeerLost
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError, Experiment
 from vfl.console import under_torchrun
 
 PATIENCE = timedelta(days=365)
@@ -151,7 +152,7 @@ class Workers(SingleProcess):
             ) from error
 
 
-def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], float]) -> SingleProcess:
+def join_workers(config: Experiment, check: Callable[[Any, int], float]) -> SingleProcess:
     """Join the other workers if torchrun started this process; otherwise return a group of one.
 
     ``check`` returns the seconds that a worker waits for the others. It raises ConfigError, before any waiting, for an
@@ -164,7 +165,7 @@ def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, in
     return Workers(torch.device(config.device).type, wait_s)
 
 
-def _take_share_of_machine(config: ExperimentConfig) -> None:
+def _take_share_of_machine(config: Experiment) -> None:
     """Choose this worker's GPU, and use one thread unless the user has set a number."""
     if config.device.startswith("cuda"):
         if config.device != "cuda":

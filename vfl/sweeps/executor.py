@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError, Experiment
 from vfl.config.settings import AboveZero, NotNegative, Positive, Section
 from vfl.runs.signals import stop_on_signal
 
@@ -43,7 +43,7 @@ class QueuedRun:
 
     folder: str
     """Name of its folder."""
-    config: ExperimentConfig
+    config: Experiment
     varied: tuple[str, ...] = ()
     """Dotted keys of the settings that differ between the runs."""
     after: tuple[str, int] | None = None

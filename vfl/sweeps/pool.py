@@ -14,11 +14,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from vfl.config.components import MODES
 from vfl.runs.run_folder import LOG
 from vfl.runs.signals import end_with_parent
 from vfl.sweeps.executor import Event, Executor, QueuedRun, Resources, RunEnded
 
-PRELOADED = ["vfl.sweeps.training", "vfl.predict.mode", "vfl.horizontal.mode"]
+PRELOADED = ["vfl.sweeps.training", *(mode.use.partition(":")[0] for mode in MODES.values())]
 """Modules that a run's process has imported. They are not imported here, as this room lies below the parties."""
 
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from vfl.config import ConfigError, parse_config
+from vfl.config import ConfigError, parse_experiment
 from vfl.config.files import (
     check_inherited,
     lay_over,
@@ -34,7 +34,6 @@ from vfl.config.files import (
     read_section,
     read_settings,
     read_yaml,
-    with_own_models,
 )
 from vfl.config.settings import Section
 from vfl.config.shipped import find_config
@@ -91,7 +90,9 @@ class Sweep:
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
         """Return the run with some settings. Raises ConfigError, naming them, if they are no valid experiment."""
-        config = with_own_models(parse_config(lay_over(self.base, settings))).model_copy(update={"threads": threads})
+        config = parse_experiment(lay_over(self.base, settings))
+        config.note_own()
+        config = config.model_copy(update={"threads": threads})
         return SweepRun(folder_name(settings, self.varied), config, tuple(settings), settings=settings)
 
     def runs(self, threads: int) -> list[SweepRun]:
@@ -114,7 +115,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     for key in overridden.keys() & varied:
         raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
     base = lay_over(inherited, file.settings | overridden)
-    parse_config(base)  # an error of the base should not name the first run's settings
+    parse_experiment(base)  # an error of the base should not name the first run's settings
     points = _grid_points(path, file)
     sweep = Sweep(file.name, base, points, file.resources)
     name, runs = Counter(folder_name(point, sweep.varied) for point in points).most_common(1)[0]

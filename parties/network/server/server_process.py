@@ -19,7 +19,7 @@ from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.source import open_source
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.admission import DataDigests, check_mode
+from vfl.parties.network.admission import DataDigests
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.server.droppable import ABSENT, DroppableParty
 from vfl.parties.network.server.hub import Hub
@@ -262,7 +262,6 @@ def run_server(
 
     Raises ValueError for data or a folder that cannot be used, PeerLost if a party stays away.
     """
-    check_mode(config)
     if config.simulation.given:
         console.print("warning: simulation: ignored, between processes the clock is real")
     if config.parties_at_once > 1:

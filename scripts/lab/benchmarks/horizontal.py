@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Result, interleave, required_ratio
 from vfl.base.random import generator, seeded
-from vfl.config import parse_config
-from vfl.config.components import CLASSIFIERS
+from vfl.config import parse_experiment
 from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
+from vfl.horizontal.components import CLASSIFIERS
 from vfl.horizontal.data.partition import SamplePartition
+from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.models.features import ClassifierSpec
 from vfl.runs.runtime import start_runtime
@@ -102,7 +103,7 @@ def random_data(samples: int) -> tuple[Tensor, Tensor]:
 
 def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int | None) -> SynchronousTrainer:
     """Build this software's side on ``samples`` random samples."""
-    config = parse_config(
+    config = parse_experiment(
         {
             "name": "benchmark",
             "mode": "horizontal",
@@ -112,6 +113,7 @@ def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: i
             "horizontal": {"clients": len(rows), "clients_per_round": PER_ROUND, "engine": case.engine},
         }
     )
+    assert isinstance(config, HorizontalExperiment)
     features, labels = random_data(samples)
     ids = torch.arange(samples)
     data = Dataset(

@@ -5,10 +5,10 @@ from statistics import median
 import numpy as np
 
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave
-from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
 from vfl.horizontal.wireless.channel import snr_hz
+from vfl.horizontal.wireless.config import WirelessConfig
 from vfl.horizontal.wireless.policies import greedy
 from vfl.horizontal.wireless.scheduling import linear_program
 

@@ -34,7 +34,7 @@ def train(base: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def answers(run: vfl.Run) -> dict[str, float | str]:
     """Return accuracy and log loss of each way to answer, on the test samples; empty cells without classifiers."""
     found: dict[str, float | str] = {f"{way}_{what}": "" for way in ("own", "both") for what in ("accuracy", "loss")}
-    if not run.config.training.auxiliary:
+    if not run.vertical.training.auxiliary:
         return found
     joint = open_federation(run, with_data=True).joint
     logs: dict[str, list[torch.Tensor]] = {"own": [], "both": []}

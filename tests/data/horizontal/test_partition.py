@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import parse_horizontal
 from torch import Tensor
 
-from vfl.config import ConfigError, parse_config
-from vfl.config.horizontal import SamplePartitionConfig
+from vfl.config import ConfigError
 from vfl.data.samples import Owners, Samples
+from vfl.horizontal.config import SamplePartitionConfig
 from vfl.horizontal.data.by_label import classes, dirichlet, shards
 from vfl.horizontal.data.partition import SamplePartition, partition_samples
 from vfl.horizontal.data.unlabelled import gaussian, iid, natural
@@ -157,16 +158,16 @@ def horizontal(**partition: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["classes_per_client", "shards_per_client", "min_samples", "samples_per_client"])
 def test_parameters_below_one_are_refused(name: str):
     with pytest.raises(ConfigError, match=rf"^horizontal\.partition\.{name}: .* greater than or equal to 1 \(got 0\)"):
-        parse_config(horizontal(**{name: 0}))
+        parse_horizontal(horizontal(**{name: 0}))
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest_one():
     with pytest.raises(ConfigError, match=r"^horizontal\.partition\.kind: .*'dirichlets'\).*'dirichlet'"):
-        parse_config(horizontal(kind="dirichlets"))
+        parse_horizontal(horizontal(kind="dirichlets"))
 
 
 def test_parameters_that_the_kind_does_not_use_are_named():
-    config = parse_config(horizontal(kind="iid", dirichlet_alpha=1.0, samples_per_client=3))
+    config = parse_horizontal(horizontal(kind="iid", dirichlet_alpha=1.0, samples_per_client=3))
     reason = "ignored, horizontal.partition.kind is iid"
     assert [line for line in config.warnings() if "partition" in line] == [
         f"horizontal.partition.dirichlet_alpha: {reason}"

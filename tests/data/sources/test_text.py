@@ -9,7 +9,7 @@ from shorthand import load_dataset
 
 from vfl.data.samples import Dataset
 from vfl.data.sources.pooled import TEST_ID_START
-from vfl.horizontal.data.text import WINDOW, encode, split_roles, windows
+from vfl.data.sources.text import WINDOW, encode, split_roles, windows
 
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=9)
 LINES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Z")), min_size=1, max_size=300)

@@ -47,7 +47,7 @@ def test_train_and_predict_take_what_describe_wrote(described: Path, monkeypatch
     assert run(monkeypatch, "train", *tables_of(described), *small, "--run-dir", str(by_command)) == 0
     mapped = {owner: described / f"{owner}.yaml" for owner in ("bank", "shop")}
     by_python = vfl.train(mapped, SMALL, run_dir=described / "python")
-    config = Run(by_command).config
+    config = Run(by_command).vertical
     assert (config.data.tables["bank"].key, config.data.tables["bank"].label) == (("k",), "late")
     assert config.model_copy(update={"name": "x"}) == by_python.config.model_copy(update={"name": "x"})
     out = described / "scores.csv"

@@ -138,7 +138,7 @@ def test_owners_yaml_with_a_query_trains_and_predicts(bank: Path):
         by_query = run.predict({"bank": bank / "bank.yaml", "shop": bank / "shop.csv"})
         by_file = run.predict({"bank": bank / "bank.parquet", "shop": bank / "shop.csv"})
     assert (by_query == by_file).all()
-    assert run.config.data.tables["bank"].database == f"sqlite:{bank / 'bank.db'}"
+    assert run.vertical.data.tables["bank"].database == f"sqlite:{bank / 'bank.db'}"
     assert experiment_of(tables, None, {}, {}).data.tables["bank"].query == QUERY
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from shorthand import build_classifier
+from shorthand import build_classifier, parse_horizontal
 from torch import Tensor, nn
 
-from vfl.config import ConfigError, parse_config
+from vfl.config import ConfigError
 from vfl.horizontal.build import build_engine
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import share_out
@@ -57,7 +57,7 @@ class Pairs(nn.Module):
 
 
 def build_around(module: nn.Module, engine: str):
-    config = parse_config({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
+    config = parse_horizontal({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
     runtime, model = Runtime(torch.device("cpu"), None), FlatModel(module)
     features, labels = torch.linspace(-1, 2, 15).reshape(5, 3).sin(), torch.arange(5) % 3
     return build_engine(config, model, features, labels, runtime, SingleProcess(), lambda done, total: None)
@@ -65,7 +65,7 @@ def build_around(module: nn.Module, engine: str):
 
 def build(kind: str, engine: str, precision: str = "float32"):
     shape = (12,) if kind == "char_lstm" else (1, 16, 16)
-    config = parse_config({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
+    config = parse_horizontal({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
     features, labels = torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)
     runtime = Runtime(torch.device("cpu"), torch.bfloat16 if precision == "bfloat16" else None)
     model = FlatModel(build_classifier(kind, input_shape=shape, classes=5))

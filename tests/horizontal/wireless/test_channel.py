@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.bandwidth import transmission_seconds
 from vfl.horizontal.wireless.channel import Network, snr_hz
+from vfl.horizontal.wireless.config import WirelessConfig
 
 
 def test_the_papers_link_budget():

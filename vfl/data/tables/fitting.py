@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from vfl.base.errors import ConfigError
-from vfl.config import ExperimentConfig, parse_config
-from vfl.config.files import lay_over, load_experiment, parse_overrides, read_section, with_own_models
+from vfl.config import Experiment, ExperimentConfig, parse_config
+from vfl.config.files import lay_over, load_experiment, parse_overrides, read_section
 from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_of, table_settings
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
@@ -43,7 +43,9 @@ def fitting_experiment(
 
     config = experiment(1)
     source = open_source(config)
-    return experiment(source.training_rows()) if isinstance(source, Tables) else config
+    config = experiment(source.training_rows()) if isinstance(source, Tables) else config
+    config.note_own()
+    return config
 
 
 def experiment_of_arguments(arguments: argparse.Namespace, use: str = "training") -> ExperimentConfig:
@@ -69,9 +71,7 @@ def experiment_of_arguments(arguments: argparse.Namespace, use: str = "training"
     return experiment_of(tables, arguments.label, keys, arguments.settings)
 
 
-def experiment_of_python(
-    source: str | Path | Mapping[str, str | Path], overrides: Mapping[str, object]
-) -> ExperimentConfig:
+def experiment_of_python(source: str | Path | Mapping[str, str | Path], overrides: Mapping[str, object]) -> Experiment:
     """Return the experiment of a YAML file or a shipped name, or that on tables by owner. Raises ConfigError."""
     if isinstance(source, Mapping):
         for owner, file in source.items():
@@ -126,7 +126,7 @@ def experiment_of(
     name = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
     rounds = overridden.get("training.rounds")
     rounds = rounds if isinstance(rounds, int) and rounds > 0 else ROUNDS  # over which the learning rate falls
-    return with_own_models(fitting_experiment({"name": name, "data": data}, overridden, classes, rounds))
+    return fitting_experiment({"name": name, "data": data}, overridden, classes, rounds)
 
 
 def _data_of(tables: Mapping[str, Path]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vfl.config.horizontal import SamplePartitionConfig
 from vfl.data.samples import Owners, Samples
+from vfl.horizontal.config import SamplePartitionConfig
 from vfl.horizontal.data.by_label import classes, dirichlet, shards
 from vfl.horizontal.data.unlabelled import gaussian, iid, natural
 

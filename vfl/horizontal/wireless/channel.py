@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from vfl.base.random import generator
-from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices
+from vfl.horizontal.wireless.config import WirelessConfig
 
 DEEPEST_FADE = 1e-12
 """Smallest factor of a gain, so that no device has zero gain: one in 10^12 draws would be below it."""

@@ -11,8 +11,8 @@ import torch
 from scipy.optimize import linprog
 
 from vfl.base.random import generator
-from vfl.config.horizontal import HorizontalConfig
 from vfl.horizontal.algorithm import Selection
+from vfl.horizontal.config import HorizontalConfig
 from vfl.horizontal.devices import RoundPlan
 from vfl.horizontal.local import client_name
 from vfl.horizontal.wireless.bandwidth import allocate, drop_neediest, needed_bands

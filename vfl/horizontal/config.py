@@ -1,4 +1,4 @@
-"""Settings of horizontal federated learning that all algorithms share, and how an algorithm's own join them.
+"""Settings of horizontal learning that all algorithms share, and how an algorithm's own join them.
 
 An algorithm's section (``horizontal.NAME``) is declared beside the algorithm and read only where it is named.
 """
@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
-from vfl.config.components import ALGORITHMS
 from vfl.config.devices import LinkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.config.settings import (
@@ -22,7 +21,8 @@ from vfl.config.settings import (
     UsedWith,
     name_in,
 )
-from vfl.config.wireless import WirelessConfig
+from vfl.horizontal.components import ALGORITHMS
+from vfl.horizontal.wireless.config import WirelessConfig
 
 
 class SamplePartitionConfig(Section):
@@ -218,22 +218,20 @@ class HorizontalConfig(Section, extra="allow"):
                 "epochs; raise local_epochs or lower it"
             )
 
-    def resolved(self, mode: str) -> Self:
+    def resolved(self) -> Self:
         """Return the settings with the chosen algorithm's section and defaults, without other algorithms' sections.
 
-        In vertical mode no section is kept. Settings that a user gave stay known to ``is_given``.
+        Settings that a user gave stay known to ``is_given``.
         """
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        if mode == "horizontal":
-            own = (self.model_extra or {}).get(self.algorithm) or settings_of(self.algorithm)()
-            defaults = {name: value for name, value in own.defaults().items() if name not in self.model_fields_set}
-            values |= defaults | {self.algorithm: own}
+        own = (self.model_extra or {}).get(self.algorithm) or settings_of(self.algorithm)()
+        defaults = {name: value for name, value in own.defaults().items() if name not in self.model_fields_set}
+        values = {name: getattr(self, name) for name in type(self).model_fields} | defaults | {self.algorithm: own}
         # Without validation, which has been: it would read the algorithms' sections again, and count defaults as given.
         return self.model_construct(self.model_fields_set, **values)
 
     @property
     def own(self) -> AlgorithmConfig:
-        """Return the chosen algorithm's section; horizontal experiments only."""
+        """Return the chosen algorithm's section."""
         return (self.model_extra or {})[self.algorithm]
 
     def check_optimizer(self, optimizer: OptimizerConfig) -> None:

@@ -25,7 +25,7 @@ from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs, Preparation
 from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pool, Pools, in_memory
-from vfl.horizontal.data.text import encode, warn_of_pixels
+from vfl.data.sources.text import encode, warn_of_pixels
 from vfl.models.features import Features
 
 FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
