@@ -1,15 +1,16 @@
 """Properties of comparisons: AUC with ties, paired intervals, whole columns permuted, passes that are permutations."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_config
 from sklearn.metrics import roc_auc_score
 from two_tables import sections_of, write_tables
 
 from vfl.comparison.compare import Comparison, _estimate_difference, _train_boosting
 from vfl.comparison.importance import metric_of
+from vfl.config import ExperimentConfig
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Task
@@ -21,8 +22,8 @@ from vfl.runs.runtime import start_runtime
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Task:
-    config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
+def task(configure: Callable[..., ExperimentConfig], tmp_path: Path) -> Task:
+    config = configure(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
     found = build_in_process(config, start_runtime(config)).server.joint.task
     assert isinstance(found, Classification)
     assert found.metric == "auc"
@@ -62,9 +63,9 @@ def test_few_tested_rows_are_told_where_they_cannot_tell_a_gain_from_none(
     assert ("tested rows" in told) == too_few
 
 
-def test_a_permuted_column_moves_with_all_its_places(tmp_path: Path):
+def test_a_permuted_column_moves_with_all_its_places(configure: Callable[..., ExperimentConfig], tmp_path: Path):
     """A number with gaps has a place for "it is missing": a row gets another row's number and gap, no mixture."""
-    config = small_config(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
+    config = configure(**sections_of(write_tables(tmp_path, range(80), labelled=True)))
     shop = build_in_process(config, start_runtime(config)).parties[1]
     column, places = max(enumerate(shop.preparation.column_places), key=lambda each: len(each[1]))
     assert len(places) > 1

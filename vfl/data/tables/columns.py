@@ -6,6 +6,7 @@ Shapes: N rows in the file's order.
 import json
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,10 +125,10 @@ def table_of_blocks(
 ) -> Table:
     """Return the table of some blocks, as ``read_table`` does; errors begin with ``where``, the file or a setting."""
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
-    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
+    parts = defaultdict[str, list[npt.NDArray[Any]]](list)
     # Of a category, its code by column. It grows from block to block, so that a name has one code in all of them.
-    places: dict[str, dict[str, int]] = {name: {} for name in used}
-    texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
+    places = defaultdict[str, dict[str, int]](dict)
+    texts = defaultdict[tuple[str, ...], list[Column]](list)
     rows: list[npt.NDArray[np.int64]] = []
     reported_rows = 0
     for block in blocks:
