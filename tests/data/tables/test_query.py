@@ -140,6 +140,9 @@ def test_owners_yaml_with_a_query_trains_and_predicts(bank: Path):
     assert (by_query == by_file).all()
     assert run.vertical.data.tables["bank"].database == f"sqlite:{bank / 'bank.db'}"
     assert experiment_of(tables, None, {}, {}).data.tables["bank"].query == QUERY
+    (bank / "bank.db").rename(bank / "moved.db")  # new rows from files ask no database for those of the training
+    again = vfl.Run(run.folder).predict({"bank": bank / "bank.parquet", "shop": bank / "shop.csv"})
+    assert (again == by_file).all()
 
 
 def test_without_a_query_no_driver_is_imported(bank: Path):

@@ -342,12 +342,13 @@ class Tables(Source):
     def _read_columns(
         self, owner: str, owners: Sequence[str], kinds: Mapping[str, ColumnKind], new: Path | None = None
     ) -> Table:
-        config, path = table_of(self.data.tables, owner)
+        config = self.data.tables[owner]
+        path = table_of(self.data.tables, owner)[1] if new is None else new  # no query of training rows for others
         weight = config.weight if new is None else None
         kinds = {**kinds, weight: "number"} if weight is not None else kinds
         if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
             raise TableError(f"data.tables.{owner}.not_missing: {path} has no column {unknown[0]!r}")
-        path, keys = new or path, keys_of(config, owners)
+        keys = keys_of(config, owners)
         group = self.data.group
         if group is not None and new is None and (config.label is not None or (owners == (owner,))):
             if group not in column_names(path):
