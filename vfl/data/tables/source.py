@@ -360,14 +360,11 @@ class Tables(Source):
             keys = list(dict.fromkeys([*keys, (group,)]))
         # The display is on a terminal only.
         with of_owner(owner), Console(stderr=True).status(f"reading {path}") as status:
-            read = f"reading {path}: "
-            table = read_table(
-                path,
-                kinds,
-                keys,
-                lambda rows: status.update(f"{read}{rows:,} rows"),
-                *self.reading(owner),
-            )
+
+            def show(rows: int) -> None:
+                status.update(f"reading {path}: {rows:,} rows")
+
+            table = read_table(path, kinds, keys, show, *self.reading(owner))
         return table.counted(weight)
 
     def reading(self, owner: str) -> tuple[Sequence[str], Kept, str | None]:

@@ -1,4 +1,4 @@
-"""Draw accuracy against compute and bytes: python -m scripts.lab.owners.plot writes docs/saving.png.
+"""Draw accuracy against compute and bytes: python -m scripts.lab.plot_owners writes docs/saving.png.
 
 A point is a method of docs/results/owners/study.csv: the mean over its seeds of the difference from the complete
 training with one loss of the same seed, with Student's 95 % interval.
@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 from scripts.lab.measures import MACS, Measure, measured, relative_cost
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 BYTES = ("uplink_bytes", "downlink_bytes")
 SHOWN = {
     "auxiliary": "own classifiers",

@@ -1,4 +1,4 @@
-"""Draw accuracy against multiply-accumulates: python -m scripts.lab.frontier.plot writes frontier.png.
+"""Draw accuracy against multiply-accumulates: python -m scripts.lab.plot_frontier writes frontier.png.
 
 A point is a method of a protocol: the mean over its seeds of the difference from the whole training of the same seed,
 with Student's 95 % interval.
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from scripts.lab.measures import MACS, Measure, measured, read_rows, relative_cost
 
-RESULTS = Path(__file__).parents[3] / "docs/results"
+RESULTS = Path(__file__).parents[2] / "docs/results"
 PROTOCOLS = {"24 passes": "frontier/saved.csv", "72 passes": "frontier/saved_long.csv"}
 WHOLE = "whole"
 COLOURS = {

@@ -1,1 +1,0 @@
-"""Studies of owners that learn for themselves: auxiliary classifiers, and learning alone."""

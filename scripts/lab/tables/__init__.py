@@ -1,1 +1,0 @@
-"""Measurements on public tables."""
