@@ -195,8 +195,8 @@ def test_a_left_join_trains_over_processes_to_the_bits_of_one(fork_server, feder
         assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
     finally:
         matching.close()
-    federation = federate(
-        data=matching.data | {"join": "left", "train_samples": None, "test_samples": None},
+    federation = federate(  # half of the rows test: of a fifth, which a match draws, all may have one label
+        data=matching.data | {"join": "left", "test_share": 0.5, "train_samples": None, "test_samples": None},
         models={"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}},
         training={"labels": "server", "party_dropout": 0.2},
     )

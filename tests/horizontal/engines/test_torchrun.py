@@ -184,7 +184,7 @@ def test_a_frozen_worker_is_not_waited_for_for_ever(group):
         ([f"horizontal.clients_per_round={CLIENTS_PER_ROUND - 1}"], "horizontal.clients_per_round: 2 clients are too"),
         (["horizontal.engine=batched"], "horizontal.engine: "),
         (["horizontal.client_state=disk"], "horizontal.client_state: "),
-        (["mode=vertical"], "mode: "),
+        (["mode=vertical"], "models.classifier, horizontal: "),
         (["horizontal.clients=soon"], "horizontal.clients: "),
     ],
 )
