@@ -125,31 +125,42 @@ def table_of_blocks(
 ) -> Table:
     """Return the table of some blocks, as ``read_table`` does; errors begin with ``where``, the file or a setting."""
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
-    parts = defaultdict[str, list[npt.NDArray[Any]]](list)
+    cells: dict[str, npt.NDArray[Any]] = {}
     # Of a category, its code by column. It grows from block to block, so that a name has one code in all of them.
     places = defaultdict[str, dict[str, int]](dict)
     texts = defaultdict[tuple[str, ...], list[Column]](list)
     rows: list[npt.NDArray[np.int64]] = []
-    reported_rows = 0
+    reported_rows = count = 0
     for block in blocks:
         for name, kind in used.items():
-            at = f"{where}: column {name!r}"
-            if kind == "number":
-                parts[name].append(_numbers(at, block, name, thousands))
-            else:
-                parts[name].append(_codes(at, block, name, places[name]))
+            at, number = f"{where}: column {name!r}", kind == "number"
+            more = _numbers(at, block, name, thousands) if number else _codes(at, block, name, places[name])
+            cells[name] = _append(cells.get(name, more[:0]), count, more)
         for key in keys:
             texts[key].append(key_text(where, block, key))
         rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
+        count += len(rows[-1])
         if rows[-1][-1] >= reported_rows + NOTIFY_ROWS:
             reported_rows = int(rows[-1][-1])
             progress(reported_rows)
     columns: dict[str, Numbers | Categories] = {}
     for name, kind in used.items():
-        values = np.concatenate(parts.pop(name))  # pop: no more than one column is in memory twice
+        values = cells[name][:count]
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
     return Table(Path(where), columns, joined, np.concatenate(rows))
+
+
+def _append(held: npt.NDArray[Any], rows: int, more: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array with the first ``rows`` cells of one, then ``more``, and behind them room for others.
+
+    Room takes no memory before it is written, and only one column at a time is held twice.
+    """
+    if rows + len(more) > len(held):
+        held, before = np.empty(max(2 * len(held), rows + len(more)), more.dtype), held
+        held[:rows] = before[:rows]
+    held[rows : rows + len(more)] = more
+    return held
 
 
 def ungrouped(cells: Column, thousands: str | None) -> Column:
