@@ -78,9 +78,11 @@ def try_exchanges(wanted: Training, samples: LabelledTables, given: Mapping[str,
     ``given`` are settings by dotted key. Warnings are those of the training that follows, and not shown.
     """
     classes = 0 if callable(wanted.loss) else len(wanted.classes)
+    if not (tried := exchanges_to_try(len(samples.labels_N), classes, given)):
+        return []
+    held = draw_tested(samples.labels_N, HELD_BACK, True, np.random.RandomState(wanted.seed))
     trials: list[Trial] = []
-    for steps_per_round in exchanges_to_try(len(samples.labels_N), classes, given):
-        held = draw_tested(samples.labels_N, HELD_BACK, True, np.random.RandomState(wanted.seed))
+    for steps_per_round in tried:
         with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             places = Places(Path(folder), Path(folder, "run"), Console(quiet=True))
