@@ -41,9 +41,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that the arguments name."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.parties.matching.processes import described, for_rows, match_owner, match_together, serve_match
 
     rows = arguments.rows is not None

@@ -32,14 +32,15 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from vfl.config import ConfigError, load_config
+    from vfl.config import ConfigError
+    from vfl.data.experiments import load_user_config
 
     if arguments.table is None:
         if arguments.label or arguments.key:
             raise ConfigError("--label, --key: go with --table")
         if not arguments.settings:
             raise ConfigError("CONFIG: is missing; name a YAML file, or --table OWNER=FILE for each owner")
-        return load_config(Path(arguments.settings[0]), arguments.settings[1:])
+        return load_user_config(Path(arguments.settings[0]), arguments.settings[1:])
     from vfl.data.tables.fitting import experiment_of_arguments
 
     return experiment_of_arguments(arguments, "comparing")
@@ -69,10 +70,10 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
     """Compare by the parties that dial in."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
     from vfl.runs.stored_run import Run
 
-    run, config = finished_run(arguments), load_config(arguments.listen)
+    run, config = finished_run(arguments), load_user_config(arguments.listen)
     Run(run).saved_rounds()
     from vfl.parties.uses.predict import serve_comparison
 

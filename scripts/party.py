@@ -40,9 +40,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.parties.network.party.following import check_team
     from vfl.parties.network.party.party_process import follow_party, run_party
     from vfl.runs.torchrun_group import Workers, join_workers

@@ -21,9 +21,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.core.local import build_in_process
     from vfl.plan.plan import measured_time, plan_tables
     from vfl.runs.runtime import start_runtime

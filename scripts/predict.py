@@ -95,11 +95,11 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
     from vfl.runs.stored_run import Run
 
     run = Run(arguments.run, arguments.places)
-    listening = load_config(arguments.listen) if arguments.listen else None
+    listening = load_user_config(arguments.listen) if arguments.listen else None
     if arguments.places and (arguments.processes or arguments.listen):
         raise ValueError(f"{arguments.places[0]}: goes with a run in this process")
     if arguments.database is not None:

@@ -27,9 +27,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.parties.network.server.server_process import run_server
     from vfl.runs.run import show_outcome
     from vfl.runs.run_folder import find_run_dir

@@ -51,11 +51,11 @@ def read_secret(path: Path | None) -> bytes:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show each file's owner."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
     if arguments.out.is_file():
         raise ConfigError(f"--out: {arguments.out} is a file; name a folder")
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal_ids, party_file, split_data, write_split
     from vfl.predict.start_from import start_of
     from vfl.runs.atomic import follow_links

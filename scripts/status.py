@@ -51,19 +51,19 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def is_server_file(arguments: argparse.Namespace) -> bool:
     """Return whether CONFIG is one of a process: it names a file of its own, or a table. Raises ConfigError."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
     if not arguments.run.is_file() or arguments.run.suffix not in (".yaml", ".yml"):
         return False
-    data = load_config(arguments.run, arguments.overrides).data
+    data = load_user_config(arguments.run, arguments.overrides).data
     return data.file is not None or bool(data.tables)
 
 
 def examine_file(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Show the result of every check as soon as it is known, and return who must act as an exit code."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config, party = load_config(arguments.run, arguments.overrides), arguments.party
+    config, party = load_user_config(arguments.run, arguments.overrides), arguments.party
     if party:
         from vfl.parties.launch.doctor import examine
 

@@ -40,9 +40,10 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_experiment(arguments: argparse.Namespace) -> "Experiment":
     """Return the experiment of CONFIG, or of the tables. Raises ConfigError, one line, for anything else."""
-    from vfl.config import ConfigError, load_experiment
+    from vfl.config import ConfigError
     from vfl.config.files import parse_overrides
     from vfl.config.shipped import check_resumed
+    from vfl.data.experiments import load_user_experiment
 
     settings: list[str] = arguments.settings
     if arguments.table:
@@ -59,7 +60,7 @@ def read_experiment(arguments: argparse.Namespace) -> "Experiment":
         raise ConfigError(f"--resume: takes no folder; name it instead of CONFIG: lvfl train --resume {wrong[0]}")
     if arguments.resume:
         check_resumed(Path(settings[0]))
-    return load_experiment(Path(settings[0]), parse_overrides(settings[1:]))
+    return load_user_experiment(Path(settings[0]), parse_overrides(settings[1:]))
 
 
 @command(__doc__, add_arguments)

@@ -20,9 +20,9 @@ def add_arguments(parser: OneLineParser) -> None:
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Measure, show and advise."""
-    from vfl.config import load_config
+    from vfl.data.experiments import load_user_config
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = load_user_config(arguments.config, arguments.overrides)
     from vfl.plan import tune
 
     table, lines = tune.advise(config)

@@ -16,6 +16,7 @@ from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 import vfl
 from vfl.comparison.compare import compare
 from vfl.config import ConfigError, parse_config
+from vfl.data.experiments import decide_parties
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import proposed_yaml
@@ -30,7 +31,7 @@ def config_of(sections: Mapping[str, Any]):
     sections = {name: dict(section) for name, section in sections.items()}
     sections["models"] |= {"head": {"hidden": [16]}}
     sections["training"] |= {"rounds": 2, "batch_size": 16, "local_iterations": 2}
-    return parse_config({"name": "small", "seed": 3, "threads": 1} | sections)
+    return decide_parties(parse_config({"name": "small", "seed": 3, "threads": 1} | sections))
 
 
 def trained(sections: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from pydantic import BeforeValidator, Field
 
 from vfl.config.components import SOURCES
 from vfl.config.settings import OWN, SHARED, Count, Fraction, Positive, Section, Share, name_in
-from vfl.config.tables import TableConfig
+from vfl.config.tables import TableConfig, table_owners
 
 Numbers = Literal["standardised", "quantiles", "both"]
 
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables; their defaults differ from those of images."""
 
+BREAST_CANCER = ("clinic", "laboratory")
+"""Owners of the embedded table."""
 OF_TABLES = ("tables", "join", "test_share", "test_file", "group", "validation_share", "positive_class", "numbers")
 """Settings that other sources do not have."""
 
@@ -102,6 +104,26 @@ class DataConfig(SharedData):
     """Separate processes only: this process's file from ``lvfl split-data``."""
     labels_file: Annotated[Path | None, OWN] = None
     """Separate processes with training.labels=shared only: a party's copy of the training labels."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The owners' names, in the order in which the head concatenates their embeddings; no data are read.
+
+        Raises ValueError for a source without owners, and for one of another package, which names them itself.
+        """
+        match self.dataset.kind:
+            case "tables":
+                return table_owners(self.tables)
+            case "breast_cancer":
+                return BREAST_CANCER
+            case "objects" if owners := self.dataset.options.get("owners", ()):
+                return tuple(owners)
+            case "objects":
+                raise ValueError("data.dataset.kind: objects are given in Python, by vfl.fit")
+            case kind if kind not in SOURCES.built_in or kind in ("leaf", "text"):
+                raise ValueError(f"data.dataset.kind: {kind} has no owners of features; use a mode of whole samples")
+            case _:
+                return tuple(f"party_{number}" for number in range(1, 1 + self.partition.rows * self.partition.columns))
 
     @property
     def evaluated(self) -> Literal["test", "validation"]:

@@ -11,14 +11,13 @@ import yaml
 
 from vfl.base.errors import ConfigError, one_line
 from vfl.config.check_settings import experiment_type, field_type, read_section
-from vfl.config.data import DataConfig
 from vfl.config.experiment import REMOVED, ExperimentConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.settings import Section, section_of
 from vfl.config.shared import Experiment
 from vfl.config.shipped import TABLES, find_config, kind_of
-from vfl.config.tables import OTHERS, SQLITE, without_features
+from vfl.config.tables import OTHERS, SQLITE
 
 COLUMN = re.compile(r"data\.tables\.([^.]+)\.features\.(.+)")
 """The setting of one column's kind."""
@@ -129,17 +128,7 @@ def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     """Check the nested settings of an experiment. Raises ConfigError, one line, for anything that is wrong."""
-    experiment = read_section(_type_of(values), values)
-    data = experiment.data
-    if not isinstance(data, DataConfig) or data.dataset.kind != "tables":
-        return experiment
-    owner = without_features(data.tables, data.group)
-    if owner is None:
-        return experiment
-    # Written out, so that the run's folder tells who its parties are without that file.
-    tables = values["data"]["tables"]
-    own = tables | {owner: tables[owner] | {"features": {}}}
-    return read_section(type(experiment), {**values, "data": values["data"] | {"tables": own}})
+    return read_section(_type_of(values), values)
 
 
 def dump_config(config: Experiment) -> str:

@@ -25,7 +25,6 @@ from vfl.config.settings import (
     Probability,
 )
 from vfl.config.shared import Computation, SharedEvaluation
-from vfl.config.tables import table_owners
 from vfl.config.wire import PrivacyConfig, WireConfig
 
 PREDICTION = "prediction.json"
@@ -103,8 +102,8 @@ class PredictionConfig(Computation):
 
         Raises ValueError for a source that cannot be used, or does not split over owners.
         """
-        if self.data.dataset.kind == "tables":  # known without the source, which needs PyTorch: lvfl align does without
-            return table_owners(self.data.tables)
+        if self.data.dataset.kind in SOURCES.built_in:
+            return self.data.parties
         return tuple(SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties)
 
     @property

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
@@ -222,33 +221,6 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
 def label_owner(tables: Mapping[str, TableConfig]) -> str | None:
     """Return the owner whose table has the label; None if no table has it."""
     return next((owner for owner, table in tables.items() if table.label is not None), None)
-
-
-def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
-    """Return an owner's settings and its file, or the answer of its query. Raises ValueError if file or key is missing,
-    or the database does not answer."""
-    config = tables[owner]
-    if config.query is not None and config.key is not None:
-        # By name, as the readers of databases lie above this room.
-        return config, import_module("vfl.data.tables.query").rows_of_query(owner, config)
-    if config.file is None or config.key is None:
-        raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
-    return config, config.file
-
-
-def without_features(tables: Mapping[str, TableConfig], group: str | None) -> str | None:
-    """Return the label owner if its features are not written out and its file's header leaves no column for one."""
-    owner = label_owner(tables)
-    config = None if owner is None or len(tables) < 2 else tables[owner]
-    if config is None or config.features is not None or config.file is None or config.key is None:
-        return None
-    try:
-        # By name, as the readers of files lie above this room.
-        names: list[str] = import_module("vfl.data.tables.cells").column_names(config.file)
-    except ValueError:
-        return None  # who reads the table says what is wrong with it
-    taken = {*config.key, config.label, config.weight, group}.union(*config.keys.values())
-    return None if set(names) - taken else owner
 
 
 PASSES = 4

@@ -192,9 +192,7 @@ class Source:
 
         Raises ValueError if the source does not split over owners.
         """
-        raise ValueError(
-            f"data.dataset.kind: {self.data.dataset.kind} has no owners of features; use a mode of whole samples"
-        )
+        return self.data.parties
 
     def split(self) -> Split:
         """Load all parties' samples, the same rows in the same order. Raises ValueError, naming the field."""
@@ -395,17 +393,6 @@ class Objects(Source):
     """Data of a Python program, already split, as ``given``. Options: `owners`, the parties' names."""
 
     given: Split | None = None
-
-    def __init__(self, data: DataConfig, seed: int) -> None:
-        super().__init__(data, seed)
-        self._owners: Sequence[str] = data.dataset.options.get("owners", ())
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The owners. Raises ValueError if there are none."""
-        if not self._owners:
-            raise ConfigError("data.dataset.kind: objects are given in Python, by vfl.fit")
-        return tuple(self._owners)
 
     def split(self) -> Split:
         """Return the given data. Raises ValueError in a program that gave none."""

@@ -21,7 +21,7 @@ from vfl.base.metrics import format_metric, title
 from vfl.config import ConfigError
 from vfl.config.files import read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig
-from vfl.config.tables import TableConfig, label_owner, table_of
+from vfl.config.tables import TableConfig, label_owner
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
@@ -31,6 +31,7 @@ from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
+from vfl.data.tables.opened import locate_table
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
 from vfl.predict.reasons import Reasons, ReasonsWanted, explain
@@ -324,7 +325,7 @@ def table_named(config: PredictionConfig, owner: str, path: Path) -> Path:
     if trained is not None and own.key not in (None, trained):
         there, here = ", ".join(trained), ", ".join(own.key or ())
         raise ConfigError(f"--table: {path}: its key is {here}, and the run's {owner} goes by {there}")
-    return table_of({owner: own.model_copy(update={"key": trained})}, owner)[1]
+    return locate_table(owner, own.model_copy(update={"key": trained}))
 
 
 def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:

@@ -37,6 +37,7 @@ from vfl.config.files import (
 )
 from vfl.config.settings import Section
 from vfl.config.shipped import find_config
+from vfl.data.experiments import decide_parties
 from vfl.sweeps.executor import QueuedRun, Resources
 
 Settings = Mapping[str, Any]
@@ -90,7 +91,7 @@ class Sweep:
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
         """Return the run with some settings. Raises ConfigError, naming them, if they are no valid experiment."""
-        config = parse_experiment(lay_over(self.base, settings))
+        config = decide_parties(parse_experiment(lay_over(self.base, settings)))
         config.note_own()
         config = config.model_copy(update={"threads": threads})
         return SweepRun(folder_name(settings, self.varied), config, tuple(settings), settings=settings)
@@ -115,7 +116,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     for key in overridden.keys() & varied:
         raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
     base = lay_over(inherited, file.settings | overridden)
-    parse_experiment(base)  # an error of the base should not name the first run's settings
+    decide_parties(parse_experiment(base))  # an error of the base should not name the first run's settings
     points = _grid_points(path, file)
     sweep = Sweep(file.name, base, points, file.resources)
     name, runs = Counter(folder_name(point, sweep.varied) for point in points).most_common(1)[0]

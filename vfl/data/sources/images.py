@@ -28,12 +28,6 @@ MIN_STD = 1e-6
 class ImageGrid(PooledSource):
     """An origin's images, whole or cut by `data.partition` into blocks, one party each, in row-major order."""
 
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """party_1, party_2, ... in row-major order."""
-        grid = self.data.partition
-        return tuple(f"party_{number}" for number in range(1, grid.rows * grid.columns + 1))
-
     def split(self) -> Split:
         """Cut all images into the parties' blocks."""
         data = self.load()

@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from vfl.base.errors import ConfigError
 from vfl.config import Experiment, ExperimentConfig, parse_config
-from vfl.config.files import lay_over, load_experiment, parse_overrides, read_section
-from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_of, table_settings
+from vfl.config.files import lay_over, parse_overrides, read_section
+from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_settings
+from vfl.data.experiments import decide_parties, load_user_experiment
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.labels import count_classes
+from vfl.data.tables.opened import locate_table
 from vfl.data.tables.source import Tables
 
 SHOWN = 8
@@ -39,7 +41,7 @@ def fitting_experiment(
 
     def experiment(rows: int) -> ExperimentConfig:
         fitting = table_settings(rows, classes, rounds, one_model=one_model)
-        return parse_config(lay_over({**fitting, **values}, chosen))
+        return decide_parties(parse_config(lay_over({**fitting, **values}, chosen)))
 
     config = experiment(1)
     source = open_source(config)
@@ -82,7 +84,7 @@ def experiment_of_python(source: str | Path | Mapping[str, str | Path], override
     if not isinstance(cast(object, source), str | Path):
         what = f"a YAML file, the name of a shipped experiment, or {{owner: FILE}}; got {type(source).__name__}"
         raise ConfigError(f"config: expected {what}; settings go into overrides")
-    return load_experiment(Path(source), overrides)
+    return load_user_experiment(Path(source), overrides)
 
 
 def experiment_of(
@@ -111,7 +113,7 @@ def experiment_of(
     proposed[leader]["label"], classes = label, 0
     for owner, own in proposed.items():
         settings = read_section(TableConfig, {name: own[name] for name in ("file", "query", "database") if name in own})
-        file = table_of({owner: settings.model_copy(update={"key": ()})}, owner)[1]
+        file = locate_table(owner, settings.model_copy(update={"key": ()}))
         columns = describe_table(file)
         names = [each.name for each in columns]
         likely = (each.name for each in columns if each.name != label and each.looks_like_key())

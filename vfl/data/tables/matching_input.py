@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vfl.config.data import DataConfig
-from vfl.config.tables import ColumnKind, table_of
+from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import of_owner
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.keys import SPLIT, Rows, groups_of, key_of, keys_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.matching_result import keys_digest
+from vfl.data.tables.opened import locate_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,8 @@ class OwnKeys:
 
 def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     """Return an owner's input to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
-    config, path = table_of(data.tables, owner)
+    config = data.tables[owner]
+    path = locate_table(owner, config)
     others = [other for other in data.tables if other != owner and config.label is not None]
     grouped = [(data.group,)] if others and data.group is not None else []
     keys = list(dict.fromkeys([*keys_of(config, data.tables), *grouped]))

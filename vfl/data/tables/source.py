@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.config.tables import ColumnKind, TableConfig, label_owner, table_of, table_owners
+from vfl.config.tables import ColumnKind, TableConfig, label_owner
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
@@ -33,6 +33,7 @@ from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shar
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, read_weights, refuse_copies
 from vfl.data.tables.matching_input import of_rows, rows_match
+from vfl.data.tables.opened import locate_table
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.proposal import FoundMarks, propose_kinds, with_kept
 from vfl.data.tables.rows import check_columns, no_features, raw_samples, unless_all
@@ -56,12 +57,6 @@ class Tables(Source):
         self.spelling = spell
         self._found: dict[str, FoundMarks] = {}
         """Words and marks that were found in an owner's table, by owner."""
-        self._parties = table_owners(data.tables)
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The owners with features."""
-        return self._parties
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -172,7 +167,8 @@ class Tables(Source):
         self.load_names(party, names)
         if not names or self.data.file is not None:
             return
-        config, path = table_of(self.data.tables, party)
+        config = self.data.tables[party]
+        path = locate_table(party, config)
         kept, beside = self._kinds[party], self._beside(config)
         own: dict[str, str] = {**config.named_kinds}
         if config.proposes:  # nothing is proposed anew, and no column left out in silence
@@ -294,8 +290,8 @@ class Tables(Source):
 
         Raises TableError if the label is among them.
         """
-        config, path = table_of(self.data.tables, owner)
-        kinds = config.named_kinds
+        config = self.data.tables[owner]
+        path, kinds = locate_table(owner, config), config.named_kinds
         if config.proposes:
             with of_owner(owner):
                 kinds, self._found[owner], lines = propose_kinds(path, config, self._beside(config))
@@ -309,7 +305,8 @@ class Tables(Source):
 
     def _check_kinds(self, owner: str, kinds: Mapping[str, ColumnKind]) -> None:
         """Raise TableError if the samples' weight or label is among an owner's features."""
-        config, path = table_of(self.data.tables, owner)
+        config = self.data.tables[owner]
+        path = locate_table(owner, config)
         if config.weight is not None and kinds.get(config.weight, "ignore") != "ignore":
             what = f"column {config.weight!r} is the samples' weight"
             raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
@@ -343,7 +340,7 @@ class Tables(Source):
         self, owner: str, owners: Sequence[str], kinds: Mapping[str, ColumnKind], new: Path | None = None
     ) -> Table:
         config = self.data.tables[owner]
-        path = table_of(self.data.tables, owner)[1] if new is None else new  # no query of training rows for others
+        path = locate_table(owner, config) if new is None else new  # no query of training rows for others
         weight = config.weight if new is None else None
         kinds = {**kinds, weight: "number"} if weight is not None else kinds
         if new is None and (unknown := sorted(config.not_missing.keys() - column_names(path))):
