@@ -42,6 +42,7 @@ from vfl.predict.reasons import (
     pieces_of,
     read_path,
     read_told,
+    score_of,
     slopes_part,
 )
 
@@ -131,13 +132,17 @@ class Explainer:
             {name: own_ND[rows_N] for name, own_ND in batch.embeddings.items()},
             of_N,
         )
-        owners = len(mine.embeddings)
-        sets = 2**owners if owners <= EXACT_OWNERS else 2 * ORDERS * owners
-        moving = partial(owners_of, version.joint, mine.embeddings, version.instead, outputs_NC, of_N)
-        without_N, score_N, moved_NK = await _computed(version, sets * len(explained), moving)
-        until_s = time.monotonic() + self.timeout_s
-        asking = [self._columns(mine, party, score_N, until_s) for party in version.joint.roster]
-        told = dict(zip(version.joint.roster.names, await asyncio.gather(*asking), strict=True))
+        score_N, until_s = score_of(version.task, outputs_NC, of_N), time.monotonic() + self.timeout_s
+        columns_told = asyncio.gather(*(self._columns(mine, party, score_N, until_s) for party in version.joint.roster))
+        try:
+            await asyncio.sleep(0)  # the owners are asked now, and compute while what each moved is computed here
+            owners = len(mine.embeddings)
+            sets = 2**owners if owners <= EXACT_OWNERS else 2 * ORDERS * owners
+            moving = partial(owners_of, version.joint, mine.embeddings, version.instead, outputs_NC, of_N)
+            without_N, _, moved_NK = await _computed(version, sets * len(explained), moving)
+            told = dict(zip(version.joint.roster.names, await columns_told, strict=True))
+        finally:
+            columns_told.cancel()
         columns = {name: own.columns for name, own in told.items() if own.columns is not None}
         predictions_NC = version.task.predictions(outputs_NC)
         reasons = Reasons(version.task.names, of_N, score_N, without_N, (*told,), moved_NK, predictions_NC, columns)

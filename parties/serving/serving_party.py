@@ -23,11 +23,13 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.config.tables import ServedRowsConfig
 from vfl.core.build import feature_config
+from vfl.core.column_paths import POINTS_A_STEP
 from vfl.core.finished_party import FinishedParty
 from vfl.core.row_by_row import is_light
 from vfl.data.drift import DRIFT
 from vfl.data.tables.one_row import RowReader
 from vfl.data.tables.source import Tables
+from vfl.messages.control import Explained
 from vfl.messages.keys import LOOKED, Found, keys_part, keys_told, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as ACTIONS
@@ -117,9 +119,18 @@ class ServingParty:
         self._reasons = OwnedReasons(self.party, self._take, self.hashed)
 
     def is_light(self, request: Message) -> bool:
-        """Return whether the answer takes less than handing the request to another thread."""
-        keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
-        return request.kind is Kind.LOOK_UP and is_light(self.macs, keys) and self.rows.is_at_hand(self.party)
+        """Return whether the answer takes less than handing the request to another thread. Raises MessageError."""
+        match request.kind:
+            case Kind.LOOK_UP:
+                keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
+                return self.rows.is_at_hand(self.party) and is_light(self.macs, keys)
+            case Kind.EXPLAIN | Kind.ATTRIBUTE:
+                asked = Explained.of(request)
+                # The points of a path are computed at once; of each forward, and for ATTRIBUTE twice as much backward.
+                points = asked.steps * (1 if request.kind is Kind.EXPLAIN else 3 * POINTS_A_STEP)
+                return is_light(points * self.macs, asked.stop - asked.start)
+            case _:
+                return False
 
     def handle(self, request: Message) -> Message:
         """Answer LOOK_UP and what asks for reasons. Raises MessageError for anything else."""

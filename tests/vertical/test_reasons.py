@@ -191,6 +191,16 @@ def test_more_steps_leave_less_to_be_spread(tmp_path: Path):
     assert errors[2] < 1e-3
 
 
+def test_reasons_are_those_of_the_model_as_it_is_now(tmp_path: Path):
+    federation, other = trained(tmp_path, training={"rounds": 3}), trained(tmp_path, training={"rounds": 2})
+    before = explained(other.server.joint)
+    other.server.train_round(2)
+    found, expected = explained(other.server.joint), explained(federation.server.joint)
+    assert not torch.equal(found.columns["shop"].moved_NC, before.columns["shop"].moved_NC)
+    for owner, own in expected.columns.items():
+        torch.testing.assert_close(found.columns[owner].moved_NC, own.moved_NC, rtol=0, atol=0)
+
+
 def test_one_class_can_be_named(tmp_path: Path):
     joint = trained(tmp_path, "many").server.joint
     task = joint.task

@@ -44,17 +44,22 @@ class ColumnPaths:
         codes: int,
         places: Sequence[Sequence[int]],
     ) -> None:
-        self._model = model.requires_grad_(False)
+        self.model = model.requires_grad_(False)
         self._forward = forward
         self._reference_1W = reference_W[None]
         self._codes = codes
-        self._places = places
+        self._columns = len(places)
+        pairs = [(place, column) for column, own in enumerate(places) for place in own]
+        self._places, self._column_of = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(dim=1)
+        self._categories = [module for module in model.modules() if codes and isinstance(module, nn.Embedding)]
+        with torch.no_grad():
+            self._reference_vectors, self._reference_1D = self._vectors(self._reference_1W)
 
     def embed(self, rows_BW: Tensor, steps: int) -> Tensor:
         """Return the embeddings [1 + B S, D] of the reference, then of each row's path at the end of each step."""
         with torch.no_grad():
             path_BP, _ = self._walk(rows_BW, torch.arange(1, steps + 1) / steps)
-            return torch.cat([self._forward(self._model, self._reference_1W), path_BP]).cpu()
+            return torch.cat([self._reference_1D, path_BP]).cpu()
 
     def moved(self, rows_BW: Tensor, slope_BSD: Tensor, gained_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return what each column moved [B, C], and the completeness errors [B], float64.
@@ -80,8 +85,8 @@ class ColumnPaths:
                 moved_BW += own.cpu()
             else:  # vectors of categories, [B, K, E]
                 moved_BW[:, -self._codes :] += own.sum(dim=2).cpu()
-        by_column = [moved_BW[:, [*places]].sum(dim=1) for places in self._places]
-        moved_BC = torch.stack(by_column, dim=1)
+        moved_BC = moved_BW.new_zeros(rows, self._columns)
+        moved_BC.index_add_(1, self._column_of, moved_BW[:, self._places])
         error_B, size_BC = moved_BC.sum(dim=1) - gained_B, moved_BC.abs()
         return moved_BC - error_B[:, None] * size_BC / size_BC.sum(dim=1, keepdim=True).clamp(min=SMALLEST), error_B
 
@@ -101,23 +106,27 @@ class ColumnPaths:
         start_1W = self._reference_1W
         if not self._codes:
             points_BP = points_of(start_1W, change_BW)
-            return self._forward(self._model, points_BP), [(points_BP, change_BW)]
+            return self._forward(self.model, points_BP), [(points_BP, change_BW)]
         # A code is no number between two others: it stays the row's, and its vector moves.
         start_BW = start_1W.expand_as(rows_BW).clone()
         start_BW[:, -self._codes :] = rows_BW[:, -self._codes :]
         points_BP = points_of(start_BW, rows_BW - start_BW)
-        before, after = self._vectors(start_1W), self._vectors(rows_BW)
-        moving = [(points_of(start, end - start), end - start) for start, end in zip(before, after, strict=True)]
+        with torch.no_grad():
+            after, _ = self._vectors(rows_BW)
+        pairs = zip(self._reference_vectors, after, strict=True)
+        moving = [(points_of(start, end - start), end - start) for start, end in pairs]
         with self._instead([points for points, _ in moving]):
-            path_BP = self._forward(self._model, points_BP)
+            path_BP = self._forward(self.model, points_BP)
         return path_BP, [(points_BP, change_BW), *moving]
 
-    def _vectors(self, rows_BW: Tensor) -> list[Tensor]:
-        """Return the categories' vectors [B, K, E] of rows, one tensor for each time that the model reads them."""
+    def _vectors(self, rows_BW: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the categories' vectors [B, K, E] of rows, one tensor for each time that the model reads them.
+
+        And the rows' embeddings [B, D].
+        """
         seen: list[Tensor] = []
-        with self._hooked(lambda vectors: seen.append(vectors.detach())), torch.no_grad():
-            self._forward(self._model, rows_BW)
-        return seen
+        with self._hooked(lambda vectors: seen.append(vectors)):
+            return seen, self._forward(self.model, rows_BW)
 
     @contextmanager
     def _instead(self, vectors: Sequence[Tensor]) -> Generator[None]:
@@ -131,9 +140,7 @@ class ColumnPaths:
         def hook(module: nn.Module, codes: tuple[Tensor, ...], vectors: Tensor) -> Tensor | None:
             return change(vectors) if vectors.dim() == 3 and vectors.shape[1] == self._codes else None
 
-        hooks = [
-            module.register_forward_hook(hook) for module in self._model.modules() if isinstance(module, nn.Embedding)
-        ]
+        hooks = [module.register_forward_hook(hook) for module in self._categories]
         try:
             yield
         finally:

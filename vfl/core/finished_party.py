@@ -70,6 +70,7 @@ class FinishedParty:
         """Names of its columns, numbers first, as it tells them."""
         self.on_reasons: Callable[[Sequence[object], Tensor, Tensor], None] = lambda names, moved_nC, errors_n: None
         """Called with samples' names (ids, or keys), what each column moved, and the completeness errors."""
+        self._paths: ColumnPaths | None = None
 
     def handle(self, request: Message, samples: Samples | None = None) -> Message:
         """Answer a message, which must be due (``vfl/core/round_orders.py``).
@@ -153,13 +154,16 @@ class FinishedParty:
         return samples.held_rows(torch.arange(wanted.start, wanted.stop))
 
     def _column_paths(self) -> ColumnPaths:
-        reference_W = self.preparation.reference()
-        assert reference_W is not None, "it has columns"
-        features = self.preparation.features
-        codes = len(features.category_sizes) if isinstance(features, TableFeatures) else 0
-        reference_1W = self.runtime.batch(reference_W[None], torch.arange(1))
-        model, places = self.evaluated.for_paths, self.preparation.column_places
-        return ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, places)
+        model = self.evaluated.for_paths
+        if self._paths is None or self._paths.model is not model:
+            reference_W = self.preparation.reference()
+            assert reference_W is not None, "it has columns"
+            features = self.preparation.features
+            codes = len(features.category_sizes) if isinstance(features, TableFeatures) else 0
+            reference_1W = self.runtime.batch(reference_W[None], torch.arange(1))
+            places = self.preparation.column_places
+            self._paths = ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, places)
+        return self._paths
 
     def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
         """Return the frame of the embeddings of a range of samples by one of the party's models."""

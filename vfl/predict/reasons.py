@@ -409,25 +409,24 @@ def _slopes(
     ``path`` [1 + n S, D] is the reference and each row's end of each step.
     """
     device, rows = joint.head.runtime.device, len(of_n)
-    of_nS = of_n.repeat_interleave(steps)
 
     def scores(own: Tensor, times: int, of: Tensor) -> Tensor:
         parts = [own if each == name else other.repeat_interleave(times, dim=0) for each, other in others.items()]
         return score_of(joint.task, joint.head.forward(torch.cat(parts, dim=1).to(device)).cpu(), of)
 
     ends_nSD = path[1:].view(rows, steps, -1)
-    starts_nSD = torch.cat([path[:1].expand(rows, 1, -1), ends_nSD[:, :-1]], dim=1)
+    points_nPD = torch.cat([path[:1].expand(rows, 1, -1), ends_nSD], dim=1)
+    starts_nSD = points_nPD[:, :-1]
     with torch.no_grad():
-        reference_n = scores(path[:1].expand(rows, -1), 1, of_n)
-        after_nS = scores(path[1:], steps, of_nS).view(rows, steps)
+        score_nP = scores(points_nPD.flatten(0, 1), 1 + steps, of_n.repeat_interleave(1 + steps)).view(rows, -1)
     with torch.enable_grad():
         middle = ((starts_nSD + ends_nSD) / 2).flatten(0, 1).requires_grad_()
-        (slope,) = torch.autograd.grad(scores(middle, steps, of_nS).sum(), middle)
+        (slope,) = torch.autograd.grad(scores(middle, steps, of_n.repeat_interleave(steps)).sum(), middle)
     step = (ends_nSD - starts_nSD).flatten(0, 1).double()
-    gained = (after_nS - torch.cat([reference_n[:, None], after_nS[:, :-1]], dim=1)).flatten()
+    gained = score_nP.diff(dim=1).flatten()
     length = step.square().sum(dim=1)
     missed = torch.where(length > SHORTEST, gained - (slope * step).sum(dim=1), 0.0)
-    return (slope + (missed / length.clamp(min=SHORTEST))[:, None] * step).float(), reference_n
+    return (slope + (missed / length.clamp(min=SHORTEST))[:, None] * step).float(), score_nP[:, 0]
 
 
 def read_told(offer: ReasonsOffer, rows: int, reply: Message) -> tuple[Tensor, Tensor]:

@@ -67,9 +67,11 @@ class Participation:
 
     def _at_once(self, order: ReceivedOrder) -> ReceivedOrder | None:
         """Carry out a light order in the dialler's thread; return any other one, and one that failed."""
-        if order.stream is not self.stream or not self.light(order.message):
+        if order.stream is not self.stream:
             return order
         try:
+            if not self.light(order.message):
+                return order
             order.stream.send(self.answer(order.message))
         except Exception as error:
             return replace(order, failed=error)
