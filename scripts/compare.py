@@ -73,11 +73,11 @@ def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comp
     from vfl.data.experiments import load_user_config
     from vfl.runs.stored_run import Run
 
-    run, config = finished_run(arguments), load_user_config(arguments.listen)
-    Run(run).saved_rounds()
-    from vfl.parties.uses.predict import serve_comparison
+    run, config = Run(finished_run(arguments)), load_user_config(arguments.listen)
+    run.saved_rounds()
+    from vfl.parties.uses.dialled_run import Dialled, compare_run
 
-    return serve_comparison(config, run, insecure=arguments.insecure, console=console)
+    return compare_run(run, Dialled(config, console, arguments.insecure))
 
 
 def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":

@@ -16,6 +16,7 @@ later (disk, memory, port), 130 interrupted.
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -118,37 +119,22 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.insecure and not arguments.listen:
         to_stderr("warning: --insecure: ignored; it goes with --listen")
     reasons = wanted_reasons(arguments)
+    from vfl.predict.open_run import HERE, SamplesWanted
+
+    wanted = SamplesWanted(arguments.data, tables, arguments.split, absent, when_absent)
     if arguments.processes:
         from vfl.parties.launch.local_launch import predict_together
 
-        return predict_together(
-            arguments.run,
-            arguments.data,
-            absent,
-            when_absent,
-            arguments.out,
-            console,
-            tables,
-            reasons,
-            arguments.database,
-        )
-    if listening is None:
-        from vfl.predict.predict import predict_in_process
+        return predict_together(run.folder, wanted, arguments.out, console, reasons, arguments.database)
+    from vfl.predict.predict import predict_run
 
-        prediction = predict_in_process(run, arguments.data, absent, when_absent, tables, arguments.split, reasons)
-    else:
-        from vfl.parties.uses.predict import serve_predictions
+    where = HERE
+    if listening is not None:
+        from vfl.parties.uses.dialled_run import Dialled
 
-        prediction = serve_predictions(
-            listening,
-            arguments.run,
-            labels_table(listening, tables) if tables else arguments.data,
-            absent,
-            when_absent,
-            insecure=arguments.insecure,
-            console=console,
-            reasons=reasons,
-        )
+        data = labels_table(listening, tables) if tables else arguments.data
+        wanted, where = replace(wanted, data=data), Dialled(listening, console, arguments.insecure)
+    prediction = predict_run(run, where, wanted, reasons)
     save(prediction, arguments, console)
     return DONE
 
@@ -177,7 +163,7 @@ def new_tables(run: "Run", arguments: argparse.Namespace) -> dict[str, Path]:
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
     """Return the only table that the server reads, the label owner's. Raises ValueError for others."""
-    from vfl.predict.predict import samples_table
+    from vfl.predict.open_run import samples_table
 
     if len(set(tables.values())) > 1:
         raise ValueError(

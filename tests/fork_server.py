@@ -130,7 +130,7 @@ def serve() -> None:
         "vfl.data.sources.images",
         "vfl.data.sources.pooled",
         "vfl.horizontal.mode",
-        "vfl.parties.uses.predict",
+        "vfl.parties.uses.dialled_run",
         "vfl.parties.launch.local_launch",
         "vfl.parties.network.party.party_process",
         "vfl.parties.matching.processes",

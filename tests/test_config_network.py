@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
-from vfl.runs.run_folder import check_run, open_run
+from vfl.runs.run_folder import begin_run, check_run
 
 SMALL = {"name": "small"}
 
@@ -59,10 +59,10 @@ def test_settings_come_back_from_yaml(tmp_path: Path):
 
 def test_a_run_goes_on_at_another_address_but_not_with_other_data(tmp_path: Path):
     config = parse_config(SMALL)
-    open_run(tmp_path, config)
+    begin_run(tmp_path, config)
     moved = parse_config(SMALL | {"network": {"server": "elsewhere:1234", "wait_s": 5}})
     check_run(tmp_path, moved, resume=True)
-    open_run(tmp_path, moved)
+    begin_run(tmp_path, moved)
     assert changed_keys(config, moved) != []
     with pytest.raises(ConfigError, match=r"the configuration has changed: data.file \(None -> /.*/other\)"):
         check_run(tmp_path, parse_config(SMALL | {"data": {"file": "other"}}), resume=True)

@@ -9,7 +9,7 @@ RUN_DIR/                  the server's, as of any run
         PARTY.log         what a party said
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.predict import WhenAbsent, check_absent, samples_table
+from vfl.predict.open_run import SamplesWanted, check_absent, samples_table
 from vfl.predict.reasons import ReasonsWanted
 from vfl.predict.start_from import folder_of_process, server_start, start_of
 from vfl.predict.trained_run import read_checkpoint
@@ -60,26 +60,21 @@ def with_shared_threads(config: ExperimentConfig, run_dir: Path) -> ExperimentCo
 
 def predict_together(
     run_dir: Path,
-    data: Path | None,
-    absent: Collection[str],
-    when_absent: WhenAbsent,
+    wanted: SamplesWanted,
     out: Path | None,
     console: Console,
-    tables: Mapping[str, Path] | None = None,
     reasons: ReasonsWanted | None = None,
     database: str | None = None,
 ) -> int:
-    """Restart a run's processes, except those of ``absent`` parties, let them predict, and return the exit code.
+    """Restart a run's processes, except those of absent parties, let them predict, and return the exit code.
 
-    ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
-    are the same; an owner without one is absent. ``out`` and ``database`` are as in ``lvfl predict``. The owners, all
+    An owner without a table of new rows is absent. ``out`` and ``database`` are as in ``lvfl predict``. The owners, all
     of them this user, tell their columns' ``reasons``. Raises ValueError for a run or data that cannot be used,
     PeerLost as ``check_absent``.
     """
     config, folder = trained_by_processes(run_dir)
-    names = config.parties
-    tables = tables or {}
-    absent = [*absent, *(name for name in names if tables and name not in (*tables, *absent))]
+    names, tables, data, when_absent = config.parties, wanted.tables, wanted.data, wanted.when_absent
+    absent = [*wanted.absent, *(name for name in names if tables and name not in (*tables, *wanted.absent))]
     check_absent(absent, names, when_absent)
     named = ["--table", str(samples_table(config, tables))] if tables else []
     configs = process_configs(config, folder)

@@ -18,8 +18,8 @@ from vfl.data.drift import Histograms, Window
 from vfl.data.files import Labels
 from vfl.messages.keys import MOST_KEYS
 from vfl.parties.serving.request_queue import MOST_ASKED
-from vfl.parties.uses.open_parties import MeanEmbeddings
-from vfl.predict.predict import leader_of
+from vfl.parties.uses.dialled_run import MeanEmbeddings
+from vfl.predict.open_run import leader_of
 from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime

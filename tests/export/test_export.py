@@ -28,7 +28,7 @@ from vfl.predict.export_run import card_text, export_run, kind_of
 from vfl.predict.trained_run import load_run_with_data, read_checkpoint
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import open_run
+from vfl.runs.run_folder import begin_run
 from vfl.runs.stored_run import Run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
@@ -178,7 +178,7 @@ def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path,
     party_file = write_split(tmp_path, split, shared_labels=False, overwrite=False)[1]
     own = tmp_path / "own"
     config = run.config.model_copy(update={"data": run.config.data.model_copy(update={"file": party_file})})
-    open_run(own, config)
+    begin_run(own, config)
     CheckpointStore(own / "checkpoints").save(2, {SECTION: trained.sections["party_2"]})
     card = export_run(own, own / "export")
     assert sorted(path.name for path in (own / "export").iterdir()) == [

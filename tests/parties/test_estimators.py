@@ -10,12 +10,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from predicted import predict_in_process
 from shorthand import release
 
 import vfl
 from vfl.api.frames_to_files import owner_of
+from vfl.base.absence import WhenAbsent
 from vfl.config import ConfigError, parse_config
-from vfl.predict.predict import WhenAbsent, predict_in_process
 from vfl.runs.stored_run import Run
 
 N = 60

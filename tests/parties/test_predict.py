@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from predicted import predict_in_process
 from rich.console import Console
 from shorthand import load_dataset
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
-from vfl.predict.predict import (
-    WhenAbsent,
-    predict_in_process,
-    take_samples,
-)
+from vfl.predict.open_run import take_samples
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.runs.run import run_experiment

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from predicted import predict_in_process
 from rich.console import Console
 
 import vfl
@@ -15,7 +16,7 @@ from vfl.config import ConfigError, parse_config
 from vfl.config.prediction import PREDICTION, prediction_text
 from vfl.data.tables.cells import TableError
 from vfl.predict.export_run import export_run
-from vfl.predict.predict import owned_tables, predict_in_process
+from vfl.predict.predict import owned_tables
 from vfl.predict.trained_run import load_run_with_data, open_federation
 from vfl.runs import stored_run
 from vfl.runs.checkpoint import CheckpointStore

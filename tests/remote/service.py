@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from predicted import predict_in_process
+
+from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.predict import WhenAbsent, predict_in_process
 from vfl.runs.stored_run import Run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

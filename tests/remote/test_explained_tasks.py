@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from predicted import predict_in_process
 from two_tables import sections_of, write_tables
 
+from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.predict import WhenAbsent, predict_in_process
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.nn.functional as F
+from predicted import predict_in_process
 from rich.console import Console
 from shorthand import load_dataset, release
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError
 from vfl.parties.launch import local_launch
 from vfl.parties.launch.local_launch import predict_together
 from vfl.parties.launch.supervisor import Supervisor
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.predict import Prediction, WhenAbsent, predict_in_process
+from vfl.predict.open_run import SamplesWanted
+from vfl.predict.predict import Prediction
 from vfl.predict.trained_run import load_run_with_data, read_checkpoint
 from vfl.runs.stored_run import Run
 
@@ -159,7 +162,8 @@ def test_images_of_a_file_by_the_processes_of_this_machine(
     monkeypatch.setattr(local_launch.Supervisor, "run", lambda self: started.append(self) or 0)
     out = tmp_path / "out.csv"
     console = Console(quiet=True)
-    predict_together(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros", out, console)
+    wanted = SamplesWanted(tmp_path / "some.npz", absent=["party_1"], when_absent="zeros")
+    predict_together(federation.run_dir, wanted, out, console)
     (supervisor,) = started
     os.close(supervisor.lifeline)
     os.close(supervisor._held)
@@ -188,7 +192,7 @@ def test_a_party_with_other_samples_is_refused(federation, tmp_path: Path):
 
 def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     with pytest.raises(PeerLost, match="party_1 is absent"):
-        predict_together(federation.run_dir, None, ["party_1"], "refuse", tmp_path, Console())
+        predict_together(federation.run_dir, SamplesWanted(absent=["party_1"]), tmp_path, Console())
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("config.yaml", "checkpoints"):
@@ -196,5 +200,5 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --listen"):
         load_run_with_data(Run(elsewhere))
     with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
-        predict_together(elsewhere, None, [], "refuse", tmp_path, Console())
+        predict_together(elsewhere, SamplesWanted(), tmp_path, Console())
     assert read_checkpoint(Run(elsewhere)).rounds == 3

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from predicted import predict_in_process
 from two_tables import sections_of_branches, write_branches
 
+from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.predict import WhenAbsent, predict_in_process
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from predicted import predict_in_process
 from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
@@ -24,7 +25,6 @@ from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import agreement
 from vfl.predict.export_run import export_run
-from vfl.predict.predict import predict_in_process
 from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from predicted import predict_in_process
 from rich.console import Console
 from shorthand import release
 from tiny_matches import run as run_match
@@ -20,7 +21,6 @@ from vfl.data.experiments import decide_parties
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import proposed_yaml
-from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 

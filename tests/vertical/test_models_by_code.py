@@ -19,6 +19,7 @@ from vfl.core.build import GivenModules
 from vfl.core.local import build_in_process
 from vfl.parties.launch.local_launch import predict_together, run_together
 from vfl.predict.export_run import export_run
+from vfl.predict.open_run import SamplesWanted
 from vfl.predict.start_from import start_of
 from vfl.predict.trained_run import open_federation
 from vfl.runs.run_folder import saved_config
@@ -157,7 +158,7 @@ def test_a_run_of_processes_from_elsewhere_runs_no_code(tmp_path: Path, monkeypa
     ran.unlink()
     become_stranger(monkeypatch, tmp_path / "stranger")
     with pytest.raises(ConfigError, match=r"my_models\.py:Net"):
-        predict_together(run.folder, None, (), "refuse", tmp_path / "p.csv", Console(quiet=True))
+        predict_together(run.folder, SamplesWanted(), tmp_path / "p.csv", Console(quiet=True))
     assert not ran.exists()
 
 

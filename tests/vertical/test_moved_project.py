@@ -16,7 +16,7 @@ from vfl.config import ConfigError, Experiment, load_config, parse_config, parse
 from vfl.config.files import lay_over
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run import run_experiment
-from vfl.runs.run_folder import check_run, open_run
+from vfl.runs.run_folder import begin_run, check_run
 
 OWNERS = ("bank", "shop")
 
@@ -145,7 +145,7 @@ def test_every_path_of_the_data_may_be_another_one(mode, setting, tmp_path: Path
     def experiment(place: str) -> Experiment:
         return parse_experiment(lay_over({"name": "moved", "mode": mode}, {setting: str(tmp_path / place)}))
 
-    open_run(tmp_path / "run", experiment("first"))
+    begin_run(tmp_path / "run", experiment("first"))
     check_run(tmp_path / "run", experiment("second"), resume=True)
     with pytest.raises(ConfigError, match=rf"^--resume: [^\n]*{setting}"):
         check_run(tmp_path / "run", parse_experiment({"name": "moved", "mode": mode}), resume=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from predicted import predict_in_process
 from rich.console import Console
 from tiny_training import TINY, content_of, rows_of, summary_of
 from torch import nn
@@ -20,7 +21,6 @@ from vfl.compression.pruning import StructuredPruner
 from vfl.compression.refit import Refit
 from vfl.config import ConfigError, parse_config
 from vfl.core.batch_statistics import estimate_statistics
-from vfl.predict.predict import predict_in_process
 from vfl.predict.trained_run import load_run_with_data, open_federation
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, TrainingLoop

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from predicted import predict_in_process, predict_new_rows
 from rich.console import Console
 from tiny_training import content_of, rows_of
 from torch import nn
@@ -17,7 +18,6 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.core.local import InProcess, build_in_process
 from vfl.data.source import prepare_samples
 from vfl.data.tables.source import Tables
-from vfl.predict.predict import predict_in_process, predict_new_rows
 from vfl.predict.start_from import start_of
 from vfl.runs.run import RunOutcome, run_experiment
 from vfl.runs.runtime import start_runtime

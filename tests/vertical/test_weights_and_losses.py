@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from predicted import predict_in_process
 from rich.console import Console
 from torch import nn
 from two_tables import ROWS, weighted_tables
@@ -17,7 +18,6 @@ from vfl.config import ConfigError, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.files import load_label_data, write_label_data
 from vfl.data.split import conceal_ids, split_data
-from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run

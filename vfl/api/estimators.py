@@ -267,7 +267,7 @@ class _Vertical(BaseEstimator):
         """Return the prediction, and in it the place [N] of each of the first owner's rows."""
         check_is_fitted(self, "run_")
         from vfl.base.process_state import standard_state
-        from vfl.predict.predict import check_word
+        from vfl.predict.open_run import check_word
         from vfl.predict.trained_run import open_federation
         from vfl.runs.runtime import start_prediction
 

@@ -18,8 +18,9 @@ from vfl.base.errors import PeerLost, nearest_name
 from vfl.config import ConfigError
 
 if TYPE_CHECKING:  # they import PyTorch
+    from vfl.base.absence import WhenAbsent
     from vfl.core.local import LocalFederation
-    from vfl.predict.predict import Prediction, WhenAbsent
+    from vfl.predict.predict import Prediction
     from vfl.predict.reasons import ReasonsWanted
     from vfl.runs.stored_run import Run
 
@@ -51,10 +52,12 @@ def predict_owners(
     reasons: "ReasonsWanted | None" = None,
 ) -> "tuple[Prediction, NDArray[np.int64]]":
     """Return the prediction of owners' rows, and the place [N] in it of each row of the first owner."""
-    from vfl.predict.predict import predict_new_rows
+    from vfl.predict.open_run import SamplesWanted, take_rows
+    from vfl.predict.predict import predict_opened
 
     with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, in_own_words(folder):
-        prediction = predict_new_rows(trained, write_new(Path(folder), owners), absent, missing, reasons)
+        wanted = SamplesWanted(tables=write_new(Path(folder), owners), absent=absent, when_absent=missing)
+        prediction = predict_opened(take_rows(trained, wanted), missing, reasons)
     return prediction, places(_first(known, owners).keys, [key[0] for key in prediction.keys[1:]])
 
 

@@ -1,15 +1,16 @@
 """The joint model: all parties' finished models and the head, wherever the parties are. `Exchanges` train it.
 
-A use is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Only its opener knows where
-the parties are: `open_federation` in this process, `open_parties` behind the streams that they dial.
+A use is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Only what opens a run knows
+where the parties are: `open_run` (``vfl/predict``) asks the place for it.
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +31,18 @@ from vfl.models.auxiliary import has_classifiers
 
 MOST_TESTED = 1e6
 """Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
+
+
+class StoredMeans(Protocol):
+    """Mean embeddings [D] of the parties' training samples, which outlast a party's answers."""
+
+    def of(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        """Return those of some parties."""
+        ...
+
+    def keep(self, joint: "JointModel") -> None:
+        """Store those of the present parties."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +66,10 @@ class JointModel:
     """The samples' labels are known; otherwise they are zeros."""
     instead: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Replacement [D] of a missing embedding, by party; the head's placeholder replaces those of others."""
-    stored_means: Callable[[Collection[str]], Mapping[str, Tensor]] | None = None
-    """Returns mean embeddings [D] of parties by name, which may be away; None: they are asked."""
+    away: Collection[str] = ()
+    """Parties whose embeddings a prediction replaces."""
+    stored_means: "StoredMeans | None" = None
+    """Mean embeddings of parties, which may be away; None: the parties are asked for theirs."""
 
     @property
     def task(self) -> Task:
@@ -158,6 +173,10 @@ class JointModel:
         asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
         came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
         return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
+
+    def replacing_means(self, names: Collection[str]) -> Mapping[str, Tensor]:
+        """Return mean embeddings [D] of parties by name: stored ones, or by asking."""
+        return self.mean_embeddings(names) if self.stored_means is None else self.stored_means.of(names)
 
     def own_answers(self, embeddings: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each party's own answer [B, C], and bool [B], True where it has an embedding [B, D]; see `Head`."""

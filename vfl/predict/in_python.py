@@ -3,6 +3,7 @@
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from vfl.base.absence import WhenAbsent
 from vfl.base.errors import ConfigError, PeerLost, nearest_name
 from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.frames import write_frame
-from vfl.predict.predict import Prediction, check_word, in_file_order, predict_in_process, table_named
+from vfl.predict.open_run import HERE, SamplesWanted, check_word
+from vfl.predict.predict import Prediction, in_file_order, predict_run, table_named
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 
@@ -37,13 +39,13 @@ def explain_in_python(run: Run, samples: object, of: str | None, steps: int, whe
 def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
     """Return the prediction of samples, in the order in which they are given."""
     if samples is None:
-        return predict_in_process(run, None, (), when_absent, reasons=reasons)
+        return predict_run(run, HERE, SamplesWanted(when_absent=when_absent), reasons)
     with tempfile.TemporaryDirectory() as folder:
         given = _as_files(run, samples, Path(folder))
         try:
-            if isinstance(given, Path):
-                return predict_in_process(run, given, (), when_absent, reasons=reasons)
-            return in_file_order(predict_in_process(run, None, (), when_absent, given, reasons=reasons))
+            wanted = SamplesWanted(given) if isinstance(given, Path) else SamplesWanted(tables=given)
+            wanted = replace(wanted, when_absent=when_absent)
+            return in_file_order(predict_run(run, HERE, wanted, reasons))
         except (ValueError, PeerLost) as error:
             raise ConfigError(_for_python(str(error), Path(folder))) from None
 

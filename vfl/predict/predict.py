@@ -10,35 +10,28 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost, nearest_name
+from vfl.base.errors import nearest_name
 from vfl.base.metrics import format_metric, title
 from vfl.config import ConfigError
 from vfl.config.files import read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig
-from vfl.config.tables import TableConfig, label_owner
+from vfl.config.tables import TableConfig
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
-from vfl.core.local import LocalFederation, LocalLink
-from vfl.core.parties import Parties, PartyProxy
-from vfl.core.tasks import Task, task_state
-from vfl.data.files import Labels
-from vfl.data.prediction_files import labels_or_zeros
-from vfl.data.samples import Samples
-from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
+from vfl.core.tasks import Task
 from vfl.data.tables.opened import locate_table
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
+from vfl.predict.open_run import OpenedRun, Place, SamplesWanted, leader_of, open_run
 from vfl.predict.reasons import Reasons, ReasonsWanted, explain
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
-
-Subset = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,25 +95,6 @@ class Prediction:
         return self.classes[int(label)] if self.classes else float(label)
 
 
-def check_word(field: str, word: object) -> None:
-    """Raise ConfigError, naming ``field``, for a word that does not say what replaces an absent party."""
-    if word not in (known := get_args(WhenAbsent)):
-        raise ConfigError(f"{field}: {word!r} is none of {', '.join(known)}")
-
-
-def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
-    """Raise ConfigError for an unknown party or word, PeerLost for an absent party without a replacement."""
-    check_word("--when-absent", when_absent)
-    for name in absent:
-        if name not in names:
-            raise ConfigError(f"--absent: no party is called {name!r}{nearest_name(name, names)}")
-    if absent and when_absent == "refuse":
-        who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
-        raise PeerLost(f"{who}; --when-absent placeholder, zeros, mean or own would predict without")
-    if len(absent) == len(names):
-        raise ConfigError("--absent: no party is left to predict with; name fewer")
-
-
 def with_replacements(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> JointModel:
     """Return the joint model that does not ask some parties, with what replaces missing embeddings."""
     if when_absent == "refuse":
@@ -130,7 +104,7 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
     instead: Mapping[str, Tensor] = {}
     match when_absent:
         case "mean":
-            instead = (joint.stored_means or joint.mean_embeddings)(lacking)
+            instead = joint.replacing_means(lacking)
         case "zeros":
             instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
         case "placeholder":
@@ -159,94 +133,28 @@ def scores_of(
     return {f"{title(task.metric)}{without}": value}
 
 
-def predict_in_process(
-    run: Run,
-    data: Path | None,
-    absent: Collection[str],
-    when_absent: WhenAbsent,
-    tables: Mapping[str, Path] | None = None,
-    split: Subset | None = None,
-    reasons: ReasonsWanted | None = None,
-) -> Prediction:
-    """Predict a split of the samples, those of a file, or new rows of owners' tables, with all parties in this process.
-
-    Without ``split`` the samples are those that the run evaluated: the test's or, with ``data.validation_share``,
-    validation's. Parties in ``absent`` are not asked; their mean embedding is computed as the server would have stored
-    it. Test samples without a party's row are treated as in evaluations. If labels are known, the score with all
-    parties is added for comparison. Raises as ``open_federation``, ``check_absent`` and ``Source.read_samples``.
-    """
-    # Mean embeddings are of the training rows, and those are not in the run.
-    opened = open_federation(run, with_data=when_absent == "mean" or (data is None and not tables))
-    joint, config = opened.joint, run.prediction
-    check_absent(absent, config.parties, when_absent)
-    if tables:
-        return predict_new_rows(opened, tables, absent, when_absent, reasons)
-    if data is None and check_split(config, split) != config.data.evaluated:
-        joint = _take_test(opened)
-    if data is not None:
-        samples = opened.source.read_samples(data, opened.raw[0], len(joint.task.names))
-        joint = take_samples(opened, samples)
-    return predict(joint, absent, when_absent, reasons)
+def predict_run(run: Run, where: Place, wanted: SamplesWanted, reasons: ReasonsWanted | None = None) -> Prediction:
+    """Predict samples with a finished run, wherever its parties are. Raises as ``open_run``."""
+    with open_run(run, where, wanted) as opened:
+        prediction = predict_opened(opened, wanted.when_absent, reasons)
+        return prediction if wanted.data is None else by_key(prediction)
 
 
-def check_split(config: PredictionConfig, split: Subset | None) -> Subset:
-    """Return the samples to predict. Raises ConfigError for validation samples of a run without any."""
-    if split == "validation" and config.data.evaluated == "test":
-        raise ConfigError("--split: the run has no validation samples, data.validation_share is 0; choose test")
-    return split or config.data.evaluated
+def predict_opened(opened: OpenedRun, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
+    """Return the predictions of an open run's samples."""
+    prediction = opened.ask(lambda joint: predict(joint, when_absent, reasons))
+    return replace(prediction, file_order=opened.file_order)
 
 
-def _take_test(trained: LocalFederation) -> JointModel:
-    """Give every party its test samples in place of the validation samples that the run evaluated."""
-    config = trained.joint.config
-    data = config.data.model_copy(update={"validation_share": 0.0})
-    kept = {party.name: {"raw": party.data.raw} for party in trained.parties}
-    kept |= {SERVER: {"task": task_state(trained.joint.task)}}
-    source = open_source(config.model_copy(update={"data": data}))
-    load_all_names(source, kept)
-    split = split_samples(source, kept)
-    test, parts = split.labels.test, tuple(part.test for part in split.parties)
-    joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
-    return replace(joint, samples=test)
-
-
-def predict_new_rows(
-    trained: LocalFederation,
-    tables: Mapping[str, Path],
-    absent: Collection[str],
-    when_absent: WhenAbsent,
-    reasons: ReasonsWanted | None = None,
-) -> Prediction:
-    """Predict new rows; the embedding of an owner that is absent or has no row is replaced."""
-    names = [party.name for party in trained.parties]
-    away = [name for name in names if name not in tables or name in absent]
-    check_absent(away, names, when_absent)
-    config = trained.joint.config
-    if any(config.data.tables[owner].keys for owner in config.owners if owner not in names):
-        samples_table(config, tables)  # nobody else knows which rows of the others belong together
-    samples = trained.source.read_tables({name: path for name, path in tables.items() if name not in away})
-    if when_absent == "refuse":
-        check_complete(samples)
-    for party, part in zip(trained.parties, samples.parts, strict=True):
-        if party.name in away:
-            continue
-        if line := trained.source.warning_of_unseen_values(party.name, party.preparation, part):
-            warnings.warn(line, stacklevel=2)
-        for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
-            warnings.warn(line, stacklevel=2)
-    joint = take_samples(trained, samples, away)
-    return replace(predict(joint, away, when_absent, reasons), file_order=samples.file_order)
-
-
-def predict(
-    joint: JointModel, absent: Collection[str], when_absent: WhenAbsent, reasons: ReasonsWanted | None = None
-) -> Prediction:
-    """Return the predictions of a joint model's samples, wherever its parties are; those in ``absent`` are replaced.
+def predict(joint: JointModel, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
+    """Return the predictions of a joint model's samples, wherever its parties are; those that are away are replaced.
 
     If labels are known, with scores, also those with all parties where all could be asked; if the samples have keys,
     with the owners of their rows.
     """
-    samples, task, scores = joint.samples, joint.task, dict[str, str]()
+    samples, task, scores, absent = joint.samples, joint.task, dict[str, str](), joint.away
+    if joint.stored_means is not None:
+        joint.stored_means.keep(joint)
     filled = with_replacements(joint, absent, when_absent)
     because = None if reasons is None else explain(filled, reasons, when_absent)
     predictions_NC = filled.predictions() if because is None else because.predictions_NC
@@ -332,50 +240,3 @@ def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:
     if serve or len(run.prediction.owners) == 1:
         return {leader_of(run.prediction): path}
     return dict.fromkeys(open_federation(run, with_data=False).source.whose_table(path), path)
-
-
-def leader_of(config: PredictionConfig) -> str:
-    """Return the owner who names new samples: the label owner, or the first party."""
-    return label_owner(config.data.tables) or config.parties[0]
-
-
-def samples_table(config: PredictionConfig, tables: Mapping[str, Path]) -> Path:
-    """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
-    leader = leader_of(config)
-    if leader not in tables:
-        raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
-    return tables[leader]
-
-
-def check_complete(samples: NewSamples) -> None:
-    """Raise ConfigError if an owner has no row for some samples and no replacement: nobody is lost, a file lacks it."""
-    for name, held_N in samples.present.items():
-        if not bool(held_N.all()):
-            first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
-            raise ConfigError(
-                f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
-                "--when-absent placeholder, zeros, mean or own would predict without"
-            )
-
-
-def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
-    """Give every party but those in ``away`` its part of other samples in place of its test samples.
-
-    They are prepared as its training samples were. Returns the joint model for these samples.
-    """
-    joint, asked = trained.joint, list[PartyProxy]()
-    for proxy, party, part in zip(joint.roster, trained.parties, samples.parts, strict=True):
-        prepared = None if party.name in away else prepare_samples(party.preparation, part)
-        asked.append(PartyProxy(proxy.receiver, LocalLink(party, prepared), None))
-    whole, present_NK = samples.whole, None
-    if samples.present:
-        nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
-        present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
-    labels_N = labels_or_zeros(whole.labels, len(whole))
-    return replace(
-        joint,
-        roster=Parties(asked),
-        samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
-        new=True,
-        labelled=whole.labels is not None,
-    )

@@ -19,7 +19,7 @@ from vfl.predict.trained_run import check_whole_images, load_run_with_data, read
 from vfl.runs.atomic import follow_links, write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Metrics, TrainingLoop
-from vfl.runs.run_folder import only_process_in, open_run, write_summary
+from vfl.runs.run_folder import begin_run, only_process_in, write_summary
 from vfl.runs.stored_run import Run
 
 
@@ -46,7 +46,7 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     (*rows, last) = rows or ({"round": rounds - 1},)
     saved = {tag: each for tag, each in built.server.ledger.round_metrics().items() if tag.startswith("savings")}
     rows.append(last | built.server.evaluate() | built.server.reports.metrics() | saved)
-    open_run(folder, config, "--out")
+    begin_run(folder, config, "--out")
     with only_process_in(folder):
         _save(folder, config, built.server, rounds, rows, summary["wall_time_s"])
     return Run(folder)

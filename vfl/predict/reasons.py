@@ -236,7 +236,7 @@ def replacements(joint: JointModel, when_absent: WhenAbsent) -> Mapping[str, Ten
     names, head = joint.roster.names, joint.head.head
     match when_absent:
         case "mean":
-            return dict(joint.instead) | dict((joint.stored_means or joint.mean_embeddings)(names))
+            return dict(joint.instead) | dict(joint.replacing_means(names))
         case "zeros":
             return {party.name: torch.zeros(party.receiver.width) for party in joint.roster}
         case "own":

@@ -15,7 +15,7 @@ from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built, Stage, mode_of
-from vfl.runs.run_folder import check_run, only_process_in, open_run, update_config, with_threads_of_run, write_summary
+from vfl.runs.run_folder import begin_run, check_run, only_process_in, update_config, with_threads_of_run, write_summary
 from vfl.runs.runtime import start_runtime, with_threads
 from vfl.runs.signals import stop_on_signal
 from vfl.runs.tensorboard import how_to_watch, opening
@@ -89,7 +89,7 @@ def run_experiment(
     try:
         if not first:
             return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
-        open_run(run_dir, config)
+        begin_run(run_dir, config)
         charts = opening(stage.tensorboard.front_page, built.algorithm.metric)
         console.print(f"{config.name}: run folder {run_dir}; {told}{how_to_watch(run_dir, charts)}")
         with only_process_in(run_dir):

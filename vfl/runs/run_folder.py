@@ -94,7 +94,7 @@ def with_threads_of_run(run_dir: Path, config: E) -> E:
     return config.model_copy(update={"threads": saved_config(run_dir).threads})
 
 
-def open_run(run_dir: Path, config: Experiment, option: str = "--run-dir") -> None:
+def begin_run(run_dir: Path, config: Experiment, option: str = "--run-dir") -> None:
     """Create the folder and write the resolved configuration, unless a resumed run has one.
 
     Raises ConfigError, naming the ``option`` that named the folder, if that fails, or if another run has begun there

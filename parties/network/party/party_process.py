@@ -43,10 +43,10 @@ from vfl.predict.trained_run import without_weights
 from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
+    begin_run,
     check_folder,
     forget_attempt,
     only_process_in,
-    open_run,
     read_run_id,
     update_config,
     with_threads_of_run,
@@ -156,7 +156,7 @@ def run_party(
     holding = load_holding(config, name, samples, start(), last)
     check_brought(config, name, holding.prepared, last)
     restore = restorer(config, name, holding, workers, run_dir)
-    open_run(run_dir, config)
+    begin_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
     audit = ActionLog(run_dir)

@@ -37,10 +37,10 @@ from vfl.runs.mode import Built
 from vfl.runs.run import RunOutcome, train
 from vfl.runs.run_folder import (
     RUN_ID,
+    begin_run,
     check_run,
     forget_attempt,
     only_process_in,
-    open_run,
     read_run_id,
     with_threads_of_run,
     write_run_id,
@@ -275,7 +275,7 @@ def run_server(
         use_threads_for(config, macs_of_head(config))
     start = server_start(config, run_dir)
     labels = server_labels(config, open_source(config).held_labels(), start)
-    open_run(run_dir, config)
+    begin_run(run_dir, config)
     with only_process_in(run_dir), ActionLog(run_dir).noting_end() as say_end:
         run = read_run_id(run_dir)
         if not run:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from predicted import predict_in_process
 from rich.console import Console
 
 import vfl
@@ -17,7 +18,6 @@ from vfl.config import parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import Preparation, prepare_samples
 from vfl.data.tables.preparation import TablePreparation
-from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 

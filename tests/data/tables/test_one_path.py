@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from predicted import predict_in_process
 from two_tables import write_tables
 
 import vfl
@@ -15,7 +16,6 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.files import lay_over, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.fitting import experiment_of
-from vfl.predict.predict import predict_in_process
 from vfl.runs.stored_run import Run
 
 SMALL = {"training.rounds": 1, "threads": 1}

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from predicted import predict_new_rows
 from rich.console import Console
 from two_tables import sections_of, write_tables
 
@@ -22,7 +23,6 @@ from vfl.parties.network.admission import DataDigests
 from vfl.parties.network.party.party_process import Holding, Notes, _wanted
 from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.served_drift import ServedDrift
-from vfl.predict.predict import predict_new_rows
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from predicted import predict_in_process
 from rich.console import Console
 
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.fitting import experiment_of
 from vfl.data.tables.proposal import describe_as_found, proposed_yaml
-from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 

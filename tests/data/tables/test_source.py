@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from predicted import predict_in_process, predict_new_rows
 from rich.console import Console
 
 from vfl.config import parse_config
@@ -21,7 +22,7 @@ from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
-from vfl.predict.predict import predict_in_process, predict_new_rows, take_samples
+from vfl.predict.open_run import take_samples
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from predicted import predict_in_process
 from rich.console import Console
 
 from vfl.config import parse_config
@@ -25,7 +26,6 @@ from vfl.data.tables.columns import read_table
 from vfl.data.tables.frames import write_frame
 from vfl.data.tables.rows import raw_samples
 from vfl.data.tables.source import Tables
-from vfl.predict.predict import predict_in_process
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
