@@ -32,7 +32,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
 
 
-def read_secret(path: Path | None) -> bytes:
+def make_secret(path: Path | None) -> bytes:
     """Return the secret in a file, which is created if necessary; a new secret for None."""
     from vfl.data.files import PRIVATE
     from vfl.runs.atomic import write_durably
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.runs.atomic import follow_links
 
     start = start_of(config, arguments.out)
-    split = conceal_ids(split_data(config, start.sections if start else {}), read_secret(arguments.secret))
+    split = conceal_ids(split_data(config, start.sections if start else {}), make_secret(arguments.secret))
     shared = config.training.labels == "shared"
     paths = write_split(follow_links(arguments.out), split, shared_labels=shared, overwrite=arguments.overwrite)
     settings = {party_file(data.party): f"{data.party}: data.file" for data in split.parties}

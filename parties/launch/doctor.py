@@ -73,7 +73,7 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     answers = finding.kind is Symptom.ANSWERS
     yield Check("connection", finding.text, answers, may_pass=finding.kind.may_pass)
     if answers and holding is not None and folder.good:
-        hello = make_hello(config, name, holding, run_dir, "doctor")
+        hello = make_hello(config, name, run_dir, "doctor", agreement(config), holding.digests)
         own = Terms.of(config, name, holding.evaluated)
         _, joining = look("joining", lambda: _join(config, tls, hello, own, run_dir))
         yield joining

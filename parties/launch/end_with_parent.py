@@ -14,7 +14,7 @@ import time
 
 from vfl.console import LOST
 
-FAREWELL_S = 20.0
+ENDING_S = 20.0
 """Seconds to end the round and save it, or to end after the server; after that the last checkpoint must do."""
 
 
@@ -23,7 +23,7 @@ def end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(FAREWELL_S)
+    time.sleep(ENDING_S)
     os._exit(LOST)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.console import BAD_INPUT, TRY_LATER, YIELDING
-from vfl.parties.launch.end_with_parent import FAREWELL_S
+from vfl.parties.launch.end_with_parent import ENDING_S
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CERTIFICATE, KEY
 from vfl.parties.network.tls.folders import issue, make_authority
@@ -135,7 +135,7 @@ class Supervisor:
 
     def _end_all(self) -> None:
         """Let every process end by itself for a while, then end it."""
-        until_s = time.monotonic() + FAREWELL_S
+        until_s = time.monotonic() + ENDING_S
         for ask in (None, subprocess.Popen[bytes].terminate, subprocess.Popen[bytes].kill):
             for process in self.running.values():
                 if ask is not None and process.poll() is None:
@@ -145,7 +145,7 @@ class Supervisor:
                     process.wait(max(0.0, until_s - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     continue
-            until_s += FAREWELL_S
+            until_s += ENDING_S
 
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from fastapi.security.utils import get_authorization_scheme_param
 
 from vfl.base.errors import plain
+from vfl.config.network import is_this_machine
 from vfl.parties.serving.client_connection import REQUEST_LIMIT_S
 
 MOST_BODY = 1 << 20
@@ -87,13 +87,8 @@ _HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]*)?", re.IGNORE
 
 @lru_cache(64)
 def _is_this_machine(host: str) -> bool:
-    if (match := _HOST.fullmatch(host)) is None:
-        return False
-    name = match[1].lower().strip("[]")
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    match = _HOST.fullmatch(host)
+    return match is not None and is_this_machine(match[1].strip("[]"))
 
 
 class RequestGate:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import build_joint_model, feature_config
-from vfl.core.head import own_where_missing
+from vfl.core.build import build_joint_model
 from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
@@ -20,7 +19,8 @@ from vfl.messages.keys import MOST_KEYS
 from vfl.parties.serving.request_queue import MOST_ASKED
 from vfl.parties.uses.dialled_run import MeanEmbeddings
 from vfl.predict.open_run import leader_of
-from vfl.predict.trained_run import RunCheckpoint, read_checkpoint
+from vfl.predict.predict import fill_missing
+from vfl.predict.trained_run import read_checkpoint
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
 from vfl.runs.stored_run import Run
@@ -75,23 +75,10 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     if MOST_ASKED * len(foreign) > MOST_KEYS:
         most = MOST_KEYS // MOST_ASKED
         raise ConfigError(f"data.tables.{leader}.keys: names {len(foreign)} owners; at most {most} can be served")
-    own_head = (
-        own_where_missing(joint.head, "serving.when_absent") if config.serving.when_absent == "own" else joint.head
-    )
-    joint = replace(joint, head=own_head, new=True)
-    instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.roster}
-    instead |= _instead(run_dir, config, trained)
+    joint = replace(joint, new=True, stored_means=MeanEmbeddings(run_dir, trained))
+    joint = fill_missing(joint, names, config.serving.when_absent, "serving.when_absent")
+    instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.roster} | {**joint.instead}
     drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
     width = sum(party.receiver.width for party in joint.roster)
     macs = count_macs(joint.head.head, torch.zeros(1, width, device=runtime.device))
     return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift, macs)
-
-
-def _instead(run_dir: Path, config: ExperimentConfig, trained: RunCheckpoint) -> dict[str, Tensor]:
-    match config.serving.when_absent:
-        case "mean":
-            return MeanEmbeddings(run_dir, trained).of(config.parties)
-        case "zeros":
-            return {name: torch.zeros(feature_config(config, name).embedding_size) for name in config.parties}
-        case _:
-            return {}

@@ -22,7 +22,6 @@ from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.config.tables import ServedRowsConfig
-from vfl.core.build import feature_config
 from vfl.core.column_paths import POINTS_A_STEP
 from vfl.core.finished_party import FinishedParty
 from vfl.core.row_by_row import is_light
@@ -41,13 +40,13 @@ from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.party.own_reasons import OwnReasons
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.party.party_process import check_welcome, note_action
+from vfl.parties.network.party.party_process import check_welcome, make_hello, note_action
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
-from vfl.parties.network.wire.session import Goodbye, Hello, Restore
+from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
 from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.http_rows import http_connections
@@ -232,7 +231,7 @@ def serve_party(
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
     check_folder(run_dir, config)
     source, audit = _trained_source(run_dir, name), ActionLog(run_dir)
-    hello = _serving_hello(config, name, run_dir)
+    hello = make_hello(config, name, run_dir, secrets.token_hex(8), serving_agreement(config))
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
     columns = [*chain(*source.columns(name))]
     drift = ServedDrift(columns, run_dir / DRIFT, console.print)
@@ -260,13 +259,9 @@ def serve_party(
 
     forget_attempt(run_dir, ACTIONS)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
-    page = TrainingPage((SERVER,))
-    page.present = dialer.present
-    shown = page.served(config.network.metrics, console.print)
-    with only_process_in(run_dir), closing(rows), closing(explained), audit.noting_end() as say_end, shown, dialer:
-        goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light).follow_orders()
-        say_end(goodbye.exit_code, goodbye.reason)
-        return goodbye
+    part = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light)
+    with only_process_in(run_dir), closing(rows), closing(explained):
+        return part.take_part(TrainingPage((SERVER,)), config.network.metrics)
 
 
 def _rows_by_key(
@@ -290,17 +285,6 @@ def _rows_by_key(
     else:
         connect = http_connections(reader.where, served, reader.key)
     return FetchedRows(reader, connect, limit_s, served.cache_s, drift, log)
-
-
-def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Message:
-    hello = Hello(
-        party=name,
-        instance=secrets.token_hex(8),
-        embedding_width=feature_config(config, name).embedding_size,
-        agreement=serving_agreement(config),
-        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
-    )
-    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
 
 
 def _trained_source(run_dir: Path, name: str) -> Tables:

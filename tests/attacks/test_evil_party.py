@@ -19,6 +19,7 @@ from remote.conftest import Federation, ForkServer
 
 from vfl.parties.network.party.party_process import load_holding, make_hello
 from vfl.parties.network.tls.certificates import SERVER
+from vfl.parties.network.training_terms import agreement
 from vfl.parties.network.wire.frame import pack
 
 pytestmark = pytest.mark.release
@@ -36,7 +37,8 @@ GROWTH_BYTES = 150e6
 def attacker(federation: Federation) -> WireParty:
     """Return party_2, as evil as it is told to be."""
     config = federation.configs[EVIL]
-    hello = make_hello(config, EVIL, load_holding(config, EVIL), federation.folder / EVIL, "ab" * 8)
+    digests = load_holding(config, EVIL).digests
+    hello = make_hello(config, EVIL, federation.folder / EVIL, "ab" * 8, agreement(config), digests)
     training = config.training
     work = 3 * (training.steps_per_round or 0) * training.batch_size * training.local_iterations
     keys = federation.folder / "keys" / EVIL

@@ -26,11 +26,15 @@ def _on_this_machine(value: object) -> object:
 
 def is_loopback(address: str) -> bool:
     """Return whether an address HOST:PORT can be reached from this machine only."""
-    host = address.rpartition(":")[0].strip("[]")
+    return is_this_machine(address.rpartition(":")[0].strip("[]"))
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host, without a port and brackets, is this machine for itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 Address = Annotated[str, AfterValidator(_with_port)]

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from vfl.base.errors import nearest_name
+from vfl.config.network import is_this_machine
 from vfl.config.settings import NotNegative, Section
 
 
@@ -112,7 +113,7 @@ def _check_url(url: str) -> None:
     parts, port = urlsplit(url), None
     with suppress(ValueError):
         port = parts.port or 0
-    plain = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    plain = parts.scheme == "http" and is_this_machine(parts.hostname or "")
     if "@" in parts.netloc or SECRET.search(parts.query):
         raise ValueError("url: holds a secret (not shown); leave it out, and name a file as token, or certificate")
     if not (plain or parts.scheme == "https") or not parts.hostname or port is None:

@@ -101,17 +101,25 @@ def with_replacements(joint: JointModel, away: Collection[str], when_absent: Whe
         return joint  # nobody is away: `check_absent`
     masks = joint.masks(0, len(joint.samples.values))
     lacking = [name for name, mask in masks.items() if name in away or not mask.whole]
-    instead: Mapping[str, Tensor] = {}
+    if when_absent == "placeholder":
+        tell_placeholder(joint, lacking)
+    return fill_missing(joint, lacking, when_absent, "--when-absent").without(away)
+
+
+def fill_missing(joint: JointModel, lacking: Collection[str], when_absent: WhenAbsent, setting: str) -> JointModel:
+    """Return the joint model with what replaces embeddings of some parties. Raises ConfigError, naming the setting."""
+    if not lacking:
+        return joint
     match when_absent:
         case "mean":
-            instead = joint.replacing_means(lacking)
+            return replace(joint, instead=joint.replacing_means(lacking))
         case "zeros":
-            instead = {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in lacking}
-        case "placeholder":
-            tell_placeholder(joint, lacking)
+            widths = {party.name: party.receiver.width for party in joint.roster}
+            return replace(joint, instead={name: torch.zeros(widths[name]) for name in lacking})
         case "own":
-            joint = replace(joint, head=own_where_missing(joint.head, "--when-absent")) if lacking else joint
-    return replace(joint.without(away), instead=instead)
+            return replace(joint, head=own_where_missing(joint.head, setting))
+        case "placeholder" | "refuse":
+            return joint
 
 
 def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Generator[None]:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent dies, and let only the parent react to the terminal's Ctrl-C."""
+    """End this process, which multiprocessing has started, when its parent dies; only the parent reacts to Ctrl-C."""
     os.setpgrp()
     threading.Thread(target=_wait, name="parent", daemon=True).start()
 

@@ -11,6 +11,7 @@ from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.inbox import Over, ReceivedOrder
+from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.transport.security import last_word
 from vfl.parties.network.transport.stream import Stream
 from vfl.parties.network.wire.session import Goodbye, Save
@@ -46,6 +47,14 @@ class Participation:
         self.stream: Stream | None = None
         """The stream on which the server has welcomed this party."""
         self.dialer.inbox.at_once = self._at_once
+
+    def take_part(self, page: TrainingPage, metrics: str | None) -> Goodbye:
+        """Dial, and follow orders until the goodbye, which the folder's log notes; show the page at ``metrics``."""
+        page.present = self.dialer.present
+        with self.audit.noting_end() as say_end, page.served(metrics, self.console.print), self.dialer:
+            goodbye = self.follow_orders()
+            say_end(goodbye.exit_code, goodbye.reason)
+            return goodbye
 
     def follow_orders(self) -> Goodbye:
         """Carry out orders until the goodbye; the first signal asks the server for leave."""

@@ -144,7 +144,7 @@ def run_party(
     instance = secrets.token_hex(8)
 
     def hello() -> Message:
-        return make_hello(config, name, holding, run_dir, instance)
+        return make_hello(config, name, run_dir, instance, agreement(config), holding.digests)
 
     tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
     dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
@@ -171,12 +171,8 @@ def run_party(
         return partial(_obey, worker, run_dir, welcome.run, config)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    view.page.present = dialer.present
-    page, noting = view.page.served(config.network.metrics, console.print), audit.noting_end()
-    with leading(workers), only_process_in(run_dir), noting as say_end, page, dialer, closing(view):
-        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
-        say_end(goodbye.exit_code, goodbye.reason)
-        return goodbye
+    with leading(workers), only_process_in(run_dir), closing(view):
+        return Participation(dialer, run_dir, begin, console).take_part(view.page, config.network.metrics)
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
@@ -227,16 +223,22 @@ def _obey(worker: PartyWorker, run_dir: Path, run: str, config: ExperimentConfig
     return answered
 
 
-def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Message:
-    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints."""
+def make_hello(
+    config: ExperimentConfig, name: str, run_dir: Path, instance: str, agreed: str, digests: DataDigests | None = None
+) -> Message:
+    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints.
+
+    ``agreed`` are the settings that both sides share, and ``digests`` those of their data, if they share some.
+    """
+    digests = digests or DataDigests()
     hello = Hello(
         party=name,
         instance=instance,
         embedding_width=feature_config(config, name).embedding_size,
-        agreement=agreement(config),
-        train_ids=holding.digests.train_ids,
-        test_ids=holding.digests.test_ids,
-        labels=holding.digests.labels,
+        agreement=agreed,
+        train_ids=digests.train_ids,
+        test_ids=digests.test_ids,
+        labels=digests.labels,
         rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
     )
     return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
