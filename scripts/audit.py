@@ -9,13 +9,15 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from vfl.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
+from vfl.console import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr, whole_number
+from vfl.reports.leakage import FEWEST_ROWS
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -25,7 +27,11 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     parser.add_places()
     parser.add_argument(
-        "--rows", type=int, default=2000, metavar="N", help="training rows to measure on (default: 2000)"
+        "--rows",
+        type=partial(whole_number, FEWEST_ROWS),
+        default=2000,
+        metavar="N",
+        help="training rows to measure on (default: 2000)",
     )
     parser.add_argument(
         "--processes",

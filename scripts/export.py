@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from vfl.console import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.runs.atomic import check_new_folder
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -24,12 +25,13 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export, and show the folder."""
     from vfl.runs.stored_run import Run
 
+    folder = arguments.out or arguments.run / "export"
+    check_new_folder(folder)
     Run(arguments.run).saved_rounds()
     from vfl.core.export_model import check_tools
     from vfl.predict.export_run import export_run
 
     check_tools()
-    folder = arguments.out or arguments.run / "export"
     card = export_run(arguments.run, folder)
     models = ", ".join(card["models"])
     console.print(f"{models}, checked to {card['checked_to']:g}: {folder / 'card.md'}")

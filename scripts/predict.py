@@ -17,11 +17,12 @@ later (disk, memory, port), 130 interrupted.
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from vfl.base.absence import WhenAbsent
-from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
+from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr, whole_number
 from vfl.runs.atomic import check_output, csv_text, escape_formula, is_special, write_atomically, write_output
 
 if TYPE_CHECKING:
@@ -73,10 +74,16 @@ def add_arguments(parser: OneLineParser) -> None:
         help="write into a new table of it, which --out names: sqlite:FILE, or postgresql://USER@HOST/NAME without a "
         "password (PGPASSWORD, PGPASSFILE)",
     )
+    add_reasons(parser)
+    parser.add_log(PLAIN)
+
+
+def add_reasons(parser: OneLineParser) -> None:
+    """Add the arguments that ask for reasons."""
     parser.add_argument(
         "--reasons",
         nargs="?",
-        type=int,
+        type=partial(whole_number, 0),
         const=0,
         metavar="N",
         help="also what each owner moved, and what each of its columns moved as far as it agrees; with N the names of "
@@ -88,9 +95,12 @@ def add_arguments(parser: OneLineParser) -> None:
         help="explain its log odds (default: of two the positive one, else the predicted)",
     )
     parser.add_argument(
-        "--reasons-steps", type=int, default=16, metavar="S", help="steps of the path to a row (default: 16)"
+        "--reasons-steps",
+        type=partial(whole_number, 1),
+        default=16,
+        metavar="S",
+        help="steps of the path to a row (default: 16)",
     )
-    parser.add_log(PLAIN)
 
 
 @command(__doc__, add_arguments, warn=to_stderr)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.console import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
+from vfl.runs.atomic import check_new_folder
 
 if TYPE_CHECKING:
     from vfl.runs.stored_run import Run
@@ -38,6 +39,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     before = Run(arguments.run, places)
     settings = parse_overrides([each for each in arguments.settings if each not in places])
     pruned_config(before, settings)
+    if arguments.out is not None:
+        check_new_folder(arguments.out)
     before.saved_rounds()
     from vfl.predict.prune_run import prune
 

@@ -38,8 +38,6 @@ def open_executor(arguments: argparse.Namespace, resources: "Resources") -> "Abs
     from vfl.base.errors import ConfigError
     from vfl.sweeps.pool import LocalProcesses
 
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
     engine, _, address = arguments.on.partition("=")
     if arguments.on == "local":
         return nullcontext(LocalProcesses(arguments.jobs or 1, resources))

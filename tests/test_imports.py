@@ -84,7 +84,9 @@ def refusal(line: list[str], folder: Path) -> tuple[str, set[str]]:
     """Return what a command says on stderr that is refused, and the slow packages that it has imported."""
     code = [
         "import sys; from vfl.__main__ import main",
-        f"sys.argv = ['lvfl', *{line!r}]; code = main()",
+        f"sys.argv = ['lvfl', *{line!r}]",
+        "try: code = main()",
+        "except SystemExit as done: code = done.code",
         f"print('imported', code, *sorted({SLOW!r} & set(sys.modules)))",
     ]
     done = subprocess.run(
@@ -100,6 +102,27 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("base: quickstart_tables.yaml\n")
     return tmp_path
+
+
+BAD_OPTIONS = {
+    "audit run --rows 0": "--rows",
+    "export run --out run": "--out",
+    "predict run --reasons -1": "--reasons",
+    "predict run --reasons --reasons-steps 0": "--reasons-steps",
+    "prune run alpha=0.4 --out run": "--out",
+    "sweep sweep_quickstart --jobs 0": "--jobs",
+}
+"""Commands, and the option that each refuses."""
+
+
+@pytest.mark.parametrize("line", BAD_OPTIONS)
+def test_a_bad_option_is_refused_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
+    (folder / "run" / "checkpoints" / "round_000001").mkdir(parents=True)
+    (folder / "run" / "run_id").write_text("0123456789abcdef")
+    said, modules = refusal(line.split(), folder)
+    assert f"{BAD_OPTIONS[line]}:" in said
+    assert len(said.splitlines()) == 1
+    assert modules <= {"pydantic", "rich"}
 
 
 @pytest.mark.parametrize("line", REFUSED)

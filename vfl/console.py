@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -148,6 +149,13 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if is_printing_process() else None)
 
 
+def whole_number(least: int, text: str) -> int:
+    """Return an option's whole number. Raises ArgumentTypeError for anything else, and for one below ``least``."""
+    if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least}")
+    return int(text)
+
+
 def _removed(option: str, instead: str, _value: str) -> NoReturn:
     raise argparse.ArgumentTypeError(f"was removed in 0.2.0; {instead}")
 
@@ -160,7 +168,12 @@ def _path(text: str) -> Path:
 
 def add_executor_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of where many runs are trained, for ``vfl.sweeps.pool``."""
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
+    parser.add_argument(
+        "--jobs",
+        type=partial(whole_number, 1),
+        metavar="N",
+        help="runs at once (default: 1; on Ray as many as find room)",
+    )
     parser.add_argument(
         "--on", default="local", metavar="local|ray[=HOST:PORT]",
         help="processes of this machine, a Ray of its own there, or a Ray cluster whose nodes share DIR (extra ray)",

@@ -37,11 +37,12 @@ from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording
 from vfl.predict.start_from import config_to_build, start_of
 from vfl.predict.trained_run import load_run_with_data
+from vfl.reports.leakage import FEWEST_ROWS
 from vfl.runs.runtime import start_runtime, use_threads_for
 from vfl.runs.stored_run import Run
 
-MOST_ROWS, FEWEST_ROWS = 2000, 100
-"""Bounds of the number of rows on which attacks are measured."""
+MOST_ROWS = 2000
+"""Training rows on which attacks are measured, unless said otherwise."""
 
 
 @dataclass(frozen=True)

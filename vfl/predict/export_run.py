@@ -34,7 +34,7 @@ from vfl.models.mlp import has_placeholders
 from vfl.predict.trained_run import load_party, open_federation
 from vfl.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
 from vfl.reports.tables import table
-from vfl.runs.atomic import follow_links, write_atomically
+from vfl.runs.atomic import check_new_folder, follow_links, write_atomically
 from vfl.runs.stored_run import Run
 
 CHECKED_SAMPLES = 32
@@ -62,8 +62,7 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     The folder appears whole or not at all. Raises as ``open_federation`` and ``load_party``, ConfigError for a folder
     that exists or cannot be written, ExportMismatch for a model whose exported form has other outputs.
     """
-    if folder.exists():
-        raise ConfigError(f"--out: {folder} exists already; name another folder")
+    check_new_folder(folder)
     run = Run(run_dir)
     own = load_party(run)
     write = partial(_export_all, open_federation(run, with_data=False)) if own is None else partial(_export_own, *own)

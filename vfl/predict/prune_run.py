@@ -16,7 +16,7 @@ from vfl.core.local import InProcess
 from vfl.core.server import OWNER, HeadServer
 from vfl.predict.prune_settings import pruned_config
 from vfl.predict.trained_run import check_whole_images, load_run_with_data, read_checkpoint
-from vfl.runs.atomic import follow_links, write_atomically
+from vfl.runs.atomic import check_new_folder, follow_links, write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Metrics, TrainingLoop
 from vfl.runs.run_folder import begin_run, only_process_in, write_summary
@@ -36,8 +36,7 @@ def prune(run: Run, settings: Mapping[str, object], *, run_dir: str | Path | Non
     Raises ValueError, one line, for a run that cannot be pruned, settings that remove nothing, or a folder that exists.
     """
     folder = follow_links(Path(run_dir)) if run_dir else run.folder.with_name(f"{run.folder.name}-pruned")
-    if folder.exists():
-        raise ConfigError(f"--out: {folder} exists already; name another folder")
+    check_new_folder(folder)
     rounds, config = _checked_rounds(run), pruned_config(run, settings)
     built = load_run_with_data(run, config=config)
     _prune(built, config)

@@ -8,6 +8,8 @@ from typing import Any
 from vfl.base.errors import ConfigError
 
 AUDIT = "leakage.json"
+FEWEST_ROWS = 100
+"""Training rows that the attacks need."""
 TITLE = "What leaks"
 HEADINGS = ("who", "by which attack", "knows", "measure", "found", "by chance", "leaks")
 EXPLANATION = (

@@ -113,6 +113,12 @@ def check_output(path: Path) -> None:
         raise ValueError(f"--out: there is no folder {follow_links(path).parent}; make it, or name another file")
 
 
+def check_new_folder(path: Path) -> None:
+    """Raise ValueError, before the work, for an ``--out`` that is there already."""
+    if path.exists():
+        raise ValueError(f"--out: {path} exists already; name another folder")
+
+
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """Return a table as CSV; the first row names the columns, lines end in LF."""
     text = io.StringIO()
