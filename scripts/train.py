@@ -3,7 +3,7 @@ lvfl train --table bank=bank.yaml --table insurer=insurer.yaml [key=value ...], 
 
 A run's folder instead of CONFIG continues it: lvfl train --resume RUN [training.rounds=20].
 
-Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m vfl train CONFIG ...
+Experiments with clients can share them: torchrun --nproc-per-node 2 -m vfl train CONFIG ...
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 75 what may succeed later (disk,
 memory, port), 130 interrupted after a checkpoint.

@@ -218,27 +218,20 @@ class StructuredPruner:
         """
         if self._history or self.alpha_max > 0:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
-        aliases = {layer: group.name for group in self._structure.groups for layer in group.names}
-        checked = _checked(state, self._originals, aliases)
+        checked = _checked(state, self._originals)
         for event in checked["history"]:
             self._remove(event["removed"], optimizer)
         self._history, self.alpha_max = checked["history"], checked["alpha_max"]
 
 
-def _checked(state: Mapping[str, Any], widths: Mapping[str, int], aliases: Mapping[str, str]) -> PruningState:
-    """Return the pruning state, read strictly. Raises ValueError unless it fits groups of these original widths.
-
-    ``aliases`` are the groups' names by those of their layers: earlier versions named groups by another one.
-    """
+def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningState:
+    """Return the pruning state, read strictly. Raises ValueError unless it fits groups of these original widths."""
     try:
         alpha_max = float(state["alpha_max"])
         history = [
             PruningEvent(
                 alpha=float(event["alpha"]),
-                removed={
-                    name if name in widths else aliases.get(name, str(name)): [int(i) for i in channels]
-                    for name, channels in event["removed"].items()
-                },
+                removed={str(name): [int(i) for i in channels] for name, channels in event["removed"].items()},
             )
             for event in state["history"]
         ]

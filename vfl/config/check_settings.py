@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, did_you_mean, nearest_name
-from vfl.config.components import MODES, OF_EARLIER_RUNS
+from vfl.config.components import MODES
 from vfl.config.settings import Section, section_of, section_of_values
 from vfl.config.shared import Experiment
 
@@ -64,7 +64,7 @@ def read_section(section: type[S], values: Mapping[str, Any]) -> S:
     except ValidationError as error:
         errors = [dict(each) for each in error.errors()]
     mode, theirs = _of_other_mode(section, errors)
-    if theirs and values.keys() >= OF_EARLIER_RUNS:
+    if theirs and values.keys() >= Experiment.model_fields.keys():  # of a run: nobody writes all of them into a file
         kept: Any = deepcopy(dict(values))
         for *parents, last in theirs:
             del reduce(getitem, parents, kept)[last]

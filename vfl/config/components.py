@@ -19,8 +19,6 @@ MODES = {
     "horizontal": NamedMode("vfl.horizontal.experiment:HorizontalExperiment", "vfl.horizontal.mode:HORIZONTAL"),
 }
 """`mode`: an experiment is of the type that it names."""
-OF_EARLIER_RUNS = {"horizontal", "lightweighting", "wire", "network", "checkpoint"}
-"""Sections that a run of version 0.2 lists, whatever its mode, and nobody writes into one file."""
 
 FEATURE_MODELS = Registry(
     "lvfl.feature_models",

@@ -63,12 +63,12 @@ def _runs() -> list[str]:
 
 def shipped_summaries() -> dict[str, dict[str, str]]:
     """Return the first line of each shipped file by its name, by group."""
-    groups: dict[str, dict[str, str]] = {"experiments": {}, "experiments with horizontal methods": {}, "sweeps": {}}
-    experiments, horizontal, sweeps = groups.values()
-    for name in _names():
+    groups: dict[str, dict[str, str]] = {}
+    for name in sorted(_names(), key=lambda name: (name.startswith("sweep_"), "/" in name, name)):
         first, *_ = (shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-        group = sweeps if name.startswith("sweep_") else horizontal if name.startswith("horizontal/") else experiments
-        group[name] = first.removeprefix("# ")
+        folder = f"{name.rpartition('/')[0]} ".lstrip()
+        group = "sweeps" if name.startswith("sweep_") else f"{folder}experiments"
+        groups.setdefault(group, {})[name] = first.removeprefix("# ")
     return groups
 
 

@@ -171,7 +171,7 @@ class EvaluatedModels:
         self.forget()
         # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
         self._finished, self.macs = ModelForm(self.model, state["statistics"]), int(state["macs"])
-        self._unused_macs = int(state.get("unused_macs", 0))  # earlier versions counted them at once
+        self._unused_macs = int(state["unused_macs"])
 
     def _finish(self, model: nn.Module) -> ModelForm:
         if self.config.evaluation.batch_statistics == "running" or not batch_norms(model):

@@ -282,7 +282,7 @@ def task_state(task: Task) -> State:
 def restored_task(state: State) -> Task:
     """Return the task described by a ``task_state``."""
     values: dict[str, Any] = {}
-    if "by" in state:  # earlier versions had only squared errors
+    if "by" in state:
         state = state | {"by": AmountLoss(**state["by"])}
     for key, value in state.items():
         values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value

@@ -91,7 +91,7 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
 
 
 def _check_workers(config: ExperimentConfig, workers: int) -> NoReturn:
-    raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
+    raise ConfigError(f"mode: torchrun shares no training of mode={config.mode}; use --processes")
 
 
 def _predict(run: Run, samples: object) -> NDArray[np.floating[Any]]:

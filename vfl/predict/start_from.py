@@ -13,12 +13,10 @@ from typing import Any
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import Start, feature_config
 from vfl.core.party import SECTION
-from vfl.predict.trained_run import read_checkpoint, whole_states, without_weights
+from vfl.predict.trained_run import check_version, read_checkpoint, whole_states, without_weights
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.stored_run import Run
-
-EARLIER = "was trained by an earlier version, which kept too little"
 
 
 def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
@@ -32,10 +30,7 @@ def start_of(config: ExperimentConfig, run_dir: Path) -> Start | None:
         return Start(whole_states(Run(run_dir)), fresh=False)
     with _named():
         run = _finished(config)
-        states = whole_states(run)
-        if any("raw" not in states[name] for name in config.parties):
-            raise ConfigError(f"{run}: {EARLIER}")
-        return Start(states, fresh=True)
+        return Start(whole_states(run), fresh=True)
 
 
 def config_to_build(config: ExperimentConfig, run_dir: Path) -> ExperimentConfig:
@@ -77,8 +72,7 @@ def party_start(config: ExperimentConfig, name: str, run_dir: Path, digest: str 
         state = store.load(rounds[-1]).get(SECTION)
         if state is None or state["name"] != name:
             raise ConfigError(f"{run.folder}: is not {name}'s own folder of that run; name it")
-        if "raw" not in state or (config.training.labels == "shared" and "task" not in state["protocol"]):
-            raise ConfigError(f"{run.folder}: {EARLIER}")
+        check_version(run, state)
         return state
 
 

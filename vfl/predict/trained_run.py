@@ -8,7 +8,7 @@ import torch
 
 from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import Start, TrainingLabels, build_finished_party, build_joint_model, training_labels
+from vfl.core.build import Start, TrainingLabels, build_finished_party, build_joint_model
 from vfl.core.finished_party import FinishedParty
 from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
 from vfl.core.party import SECTION
@@ -73,29 +73,21 @@ def open_federation(run: Run, *, with_data: bool) -> LocalFederation:
     """Return the joint model of a run, with all parties' finished models in this process. It cannot train.
 
     ``with_data``: on the samples that the run evaluated; otherwise nothing is read but the run, and random rows stand
-    without its samples, to be used on others. A run of an earlier version needs its data: it did not store the
-    form of new samples. Raises as ``load_run_with_data``.
+    without its samples, to be used on others. Raises as ``load_run_with_data``.
     """
     config, states = run.prediction, whole_states(run)
     own = states.pop(SERVER)
     check_whole_images(run, own.get("reports", {}))
-    if not with_data and not all("raw" in state for state in states.values()):
-        try:
-            return open_federation(run, with_data=True)
-        except ValueError as error:
-            raise ConfigError(
-                f"{run}: was trained by an earlier version and needs its training data: {error}"
-            ) from None
     source, runtime = open_source(config), start_runtime(config)
     with blaming(str(run)):
-        held, raw, task, test = _own_data(run, source, own, states) if with_data else _random_data(source, own, states)
+        held, raw, task, test = _own_data(source, own, states) if with_data else _random_data(source, own, states)
     parties = [build_finished_party(name, data, states[name], config, runtime) for name, data in held.items()]
     joint = build_joint_model(links_to(parties, config), task, test, config, runtime, own)
     return LocalFederation(joint, parties, source, raw)
 
 
 def _own_data(
-    run: Run, source: Source, own: State, states: Mapping[str, State]
+    source: Source, own: State, states: Mapping[str, State]
 ) -> tuple[dict[str, Prepared], Sequence[Samples], Task, Labels]:
     """Return a run's samples by party, the raw training ones, the task and the labels of the samples it evaluated.
 
@@ -103,17 +95,12 @@ def _own_data(
     """
     load_all_names(source, states)
     split = split_samples(source)
-    # As it was fitted: an earlier version may have fitted otherwise.
-    fitted = {name: state for name, state in states.items() if "raw" in state}
-    held = {data.party: prepare_party(source, data, fitted.get(data.party)) for data in split.parties}
+    held = {data.party: prepare_party(source, data, states[data.party]) for data in split.parties}
     labels = split.labels
-    if "task" in own:
-        with suppress(ConfigError):  # classes that the run does not have: the digest differs as well
-            labels = in_classes(labels, own["task"])
-        task, train = restored_task(own["task"]), labels.train
-        trained = TrainingLabels(train.values, task, train.present, train.weights)
-    else:  # an earlier version's run
-        trained = training_labels(labels, run.vertical)
+    with suppress(ConfigError):  # classes that the run does not have: the digest differs as well
+        labels = in_classes(labels, own["task"])
+    task, train = restored_task(own["task"]), labels.train
+    trained = TrainingLabels(train.values, task, train.present, train.weights)
     check_same_data("the labels", own["data_digest"], trained.digest(labels.test))
     for name, data in held.items():
         check_same_data(f"{name}'s features", states[name]["data_digest"], data.digest)
@@ -155,9 +142,8 @@ def load_party(run: Run, done: int | None = None) -> tuple[FinishedParty, Source
         return None
     config, name = run.prediction, state["name"]
     source = open_source(config)
+    check_version(run, state)
     check_whole_images(run, {name: state})
-    if "raw" not in state:
-        raise ConfigError(f"{run}: was trained by an earlier version, which kept too little to export it; train again")
     data, raw = stand_in(source, name, state)
     return build_finished_party(name, data, state, config, start_runtime(config)), source, raw
 
@@ -171,9 +157,16 @@ def check_whole_images(run: Run, states: Mapping[str, State]) -> None:
         )
 
 
+def check_version(run: Run, state: State) -> None:
+    """Raise ConfigError for a party's state of a version that kept too little of it."""
+    if "raw" not in state:
+        raise ConfigError(f"{run}: was trained by a version before 0.2.0, which kept too little; train it again")
+
+
 def _whole_state(run: Run, name: str, state: State) -> State:
     """Return a party's state, even if the party was a separate process on this machine."""
     if "model" in state:
+        check_version(run, state)
         return state
     store = CheckpointStore(run.folder / PROCESSES / name / "checkpoints")
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
