@@ -9,14 +9,15 @@ import torch
 from fastapi import HTTPException
 from pydantic import BaseModel, BeforeValidator, Field, StrictInt, StrictStr
 
-from vfl.base.errors import plain
-from vfl.config import ConfigError
+from vfl.base.errors import Argument, ConfigError, Words, plain
 from vfl.core.tasks import Task
 from vfl.data.tables.columns import key_cell
 from vfl.messages.keys import key_bytes
 from vfl.parties.serving.request_queue import MOST_ASKED, Key, ReasonsAsked, Scored
 from vfl.predict.reasons import class_of
 
+REQUEST: Words = {Argument.REASONS_OF: "reasons_of"}
+"""What a request calls arguments."""
 MOST_EXPLAINED = 64
 """Most keys of a request with reasons: an answer has a number for every column of each."""
 MOST_NAMED = 1000
@@ -110,7 +111,7 @@ def reasons_of(asked: PredictRequest, task: Task) -> ReasonsAsked | None:
     try:
         of = None if asked.reasons_of is None else class_of(task, asked.reasons_of)
     except ConfigError as error:
-        raise HTTPException(400, plain(str(error).replace("--reasons-of:", "reasons_of:"), 300)) from None
+        raise HTTPException(400, plain(error.in_words(REQUEST), 300)) from None
     return ReasonsAsked(of, 0 if asked.reasons is True else int(asked.reasons))
 
 

@@ -142,7 +142,7 @@ class Dialled:
             labels, start = in_classes(labels, trained.sections[OWNER]["task"]), Start(trained.sections, fresh=False)
         held, runtime = server_labels(config, labels, start), start_runtime(config)
         samples, labelled = held.test, True
-        if wanted.data is not None:
+        if isinstance(wanted.data, Path):
             samples, labelled = _read_samples(source, wanted.data, labels.classes, wanted.when_absent)
         if wanted.when_absent == "mean":
             MeanEmbeddings(run_dir, trained).of(wanted.absent)

@@ -48,8 +48,8 @@ from vfl.api.frames_to_files import (
     weights_of,
     with_names,
 )
-from vfl.api.predict_owners import check_owners, in_own_words, predict_owners
-from vfl.base.errors import one_line
+from vfl.api.predict_owners import ESTIMATOR, check_owners, predict_owners
+from vfl.base.errors import one_line, use_words
 from vfl.config import ConfigError
 from vfl.config.tables import ROUNDS
 from vfl.console import ShowConsole
@@ -254,7 +254,7 @@ class _Vertical(BaseEstimator):
         if of is not None and of not in names:
             raise ConfigError(f"of: {of!r} is none of the classes {names}" if names else "of: there are no classes")
         code = None if of is None else str(names.index(of))
-        with in_own_words():
+        with use_words(ESTIMATOR):
             wanted = ReasonsWanted(code, steps)
         prediction, places_N = self._predicted(X, missing_parties, wanted)
         assert prediction.reasons is not None, "they were asked for"
@@ -272,7 +272,8 @@ class _Vertical(BaseEstimator):
         from vfl.runs.runtime import start_prediction
 
         when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
-        check_word("missing_parties", when)
+        with use_words(ESTIMATOR):
+            check_word(when)
         with standard_state():
             owners = self._owners(given, fitted=True)
             absent = check_owners(self.run_, self.owners_, owners, when)

@@ -25,7 +25,7 @@ from vfl.config import ExperimentConfig
 from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import Block, plain
 from vfl.data.tables.columns import key_text
-from vfl.data.tables.frames import frame_table, index_columns
+from vfl.data.tables.frames import frame_table, index_columns, write_frame
 
 ROW, LABEL, WEIGHT = "lvfl_row", "lvfl_label", "lvfl_weight"
 """Names of the columns added to a user's."""
@@ -367,10 +367,7 @@ def write_owners(
 
 def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]:
     """Write tables of new samples; return the files by owner."""
-    paths = {name: folder / f"{name}.parquet" for name in owners}
-    for name, owner in owners.items():
-        pq.write_table(owner.table, paths[name])
-    return paths
+    return {name: write_frame(folder / name, f"X: {name}", owner.table) for name, owner in owners.items()}
 
 
 def labels_of(y: Any) -> NDArray[Any]:

@@ -1,21 +1,18 @@
-"""Predictions of a fitted estimator's run for owners' tables in memory, and errors in the caller's own words.
+"""Predictions of a fitted estimator's run for owners' tables in memory, and its words for errors.
 
 Shapes: N rows of the first owner, C classes.
 """
 
-import re
 import tempfile
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.api.frames_to_files import LABEL, OwnerTable, places, write_new
-from vfl.base.errors import PeerLost, nearest_name
-from vfl.config import ConfigError
+from vfl.api.frames_to_files import OwnerTable, places, write_new
+from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 
 if TYPE_CHECKING:  # they import PyTorch
     from vfl.base.absence import WhenAbsent
@@ -23,6 +20,14 @@ if TYPE_CHECKING:  # they import PyTorch
     from vfl.predict.predict import Prediction
     from vfl.predict.reasons import ReasonsWanted
     from vfl.runs.stored_run import Run
+
+ESTIMATOR: Words = {
+    Argument.REASONS: "explain",
+    Argument.REASONS_OF: "of",
+    Argument.REASONS_STEPS: "steps",
+    Argument.WHEN_ABSENT: "missing_parties",
+}
+"""What the estimators call arguments."""
 
 
 def check_owners(
@@ -55,7 +60,7 @@ def predict_owners(
     from vfl.predict.open_run import SamplesWanted, take_rows
     from vfl.predict.predict import predict_opened
 
-    with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, in_own_words(folder):
+    with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, use_words(ESTIMATOR):
         wanted = SamplesWanted(tables=write_new(Path(folder), owners), absent=absent, when_absent=missing)
         prediction = predict_opened(take_rows(trained, wanted), missing, reasons)
     return prediction, places(_first(known, owners).keys, [key[0] for key in prediction.keys[1:]])
@@ -63,23 +68,3 @@ def predict_owners(
 
 def _first(known: Collection[str], owners: Mapping[str, OwnerTable]) -> OwnerTable:
     return next(owner for name in known if (owner := owners.get(name)) is not None)
-
-
-@contextmanager
-def in_own_words(folder: str | None = None) -> Generator[None]:
-    """Turn errors that speak of options, and of files in ``folder``, into such of what the caller gave."""
-    try:
-        yield
-    except (ValueError, PeerLost) as error:
-        raise ConfigError(told(error, folder)) from None
-
-
-def told(error: Exception | Warning | str, folder: str | None = None) -> str:
-    """Return a text without the names of temporary files and columns, and options of a command."""
-    text = str(error)
-    if folder is not None:
-        text = text.replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
-    text = re.sub(r"--reasons-(of|steps):", r"\1:", text)
-    text = re.sub(r"; --when-absent mean compares", "; missing_parties='mean' compares", text)
-    text = re.sub(r"^--reasons:", "explain:", text)
-    return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", text)

@@ -12,7 +12,8 @@ Shapes: N rows.
 import math
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from vfl.api.frames_to_files import LabelledTables, by_code, check_given, draw_tested, lacking, write_owners
-from vfl.api.predict_owners import in_own_words, told
+from vfl.api.frames_to_files import LABEL, LabelledTables, by_code, check_given, draw_tested, lacking, write_owners
+from vfl.base.errors import ConfigError, PeerLost
 from vfl.base.metrics import worse_than_constant
 from vfl.config import ExperimentConfig
 from vfl.config.tables import STEPS_PER_ROUND, exchanges_to_try, trial_settings
@@ -123,7 +124,7 @@ def train_tables(
     values["evaluation"] = {"subsets": len(parties) > 1, "every": wanted.rounds}
     own_loss = wanted.loss if callable(wanted.loss) else None
     folder = str(places.tables)
-    with in_own_words(folder):
+    with _naming_tables(folder):
         config = fitting_experiment(values, given, len(wanted.classes), wanted.rounds, one_model=own_loss is not None)
     config = by_code(config, wanted.classes)
     config.note_own()
@@ -136,7 +137,7 @@ def train_tables(
         return Built(built[0].server)
 
     lines = [*config.warnings(), *lacking(samples.owners)]
-    with in_own_words(folder), warnings.catch_warnings(record=True) as caught:
+    with _naming_tables(folder), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", UserWarning)  # not as errors: some are not the caller's
         outcome = run_experiment(config, places.run, resume=False, console=places.console, build=build)
     if not outcome.finished:
@@ -147,5 +148,18 @@ def train_tables(
     for each in caught:
         # The training counts rows of its own files, in which tested samples are there twice.
         if DROPPED not in str(each.message):
-            warnings.warn(told(each.message, folder), each.category, stacklevel=4)
+            warnings.warn(_without_folder(str(each.message), folder), each.category, stacklevel=4)
     return Run(places.run), built[0]
+
+
+@contextmanager
+def _naming_tables(folder: str) -> Generator[None]:
+    try:
+        yield
+    except (ValueError, PeerLost) as error:
+        raise ConfigError(_without_folder(str(error), folder)) from None
+
+
+def _without_folder(line: str, folder: str) -> str:
+    """Return a line about the files of tables and labels that came from memory, without these files."""
+    return line.replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")

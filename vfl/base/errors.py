@@ -1,8 +1,16 @@
-"""Errors shown to the user in one line: bad input, lost peers, diverged training; those that may pass; near names."""
+"""Errors shown to the user: bad input, lost peers, diverged training; those that may pass; near names.
+
+An error is a setting, a reason and a remedy. Each edge renders them as one line in the words of its caller: a command
+line names options, Python names arguments (`in_words`).
+"""
 
 import difflib
 import errno
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import NamedTuple
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EADDRINUSE}
 """System errors that may pass: a full disk or memory, too many open files, a port in use."""
@@ -24,11 +32,89 @@ def with_type(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
-class ConfigError(ValueError):
-    """A setting, a file or an option is wrong; the text is one line that names it and the fix."""
+class Argument(StrEnum):
+    """What a caller gives with a call, by the option that a command has for it."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
+    DATA = "--data"
+    TABLE = "--table"
+    REASONS = "--reasons"
+    REASONS_OF = "--reasons-of"
+    REASONS_STEPS = "--reasons-steps"
+    WHEN_ABSENT = "--when-absent"
+    RESUME = "--resume"
+
+
+Words = Mapping[str, str]
+"""What a caller calls each argument that it has."""
+COMMAND: Words = {each: each for each in Argument}
+_words: ContextVar[Words] = ContextVar("words", default=COMMAND)
+
+
+class Choice(NamedTuple):
+    """A remedy: another value of an argument."""
+
+    argument: Argument
+    values: tuple[str, ...]
+    effect: str
+    """What the value would do: a verb and its object."""
+    otherwise: str = ""
+    """The remedy of a caller without the argument."""
+
+    def in_words(self, words: Words) -> str:
+        """Return ``--option a or b EFFECT``, or in Python ``argument='a' or 'b' EFFECT``."""
+        if (name := words.get(self.argument)) is None:
+            return self.otherwise
+        separator, values = (" ", self.values) if name.startswith("--") else ("=", [repr(each) for each in self.values])
+        return f"{name}{separator}{' or '.join(filter(None, [', '.join(values[:-1]), values[-1]]))} {self.effect}"
+
+
+class Explained(Exception):  # noqa: N818 - a warning is one as well
+    """What an error or a warning says: ``setting, place: reason; remedy``, as one line that is split, or in parts."""
+
+    setting: str
+    """Setting, option, argument or file that is wrong; empty where none is named."""
+    place: str
+    """Row or column of the setting."""
+    reason: str
+    remedy: str | Choice
+
+    def __init__(self, line: str, remedy: Choice | None = None) -> None:
+        head, colon, rest = " ".join(line.splitlines()).partition(": ")  # a user's keys and values may hold line ends
+        self.setting, _, self.place = head.partition(", ") if colon else ("", "", "")
+        self.reason, _, fix = (rest if colon else head).partition("; ")
+        self.remedy = fix if remedy is None else remedy
+        super().__init__(self.in_words(_words.get()))
+
+    def in_words(self, words: Words) -> str:
+        """Return the line in a caller's words."""
+        where = ", ".join(filter(None, [words.get(self.setting, self.setting), self.place]))
+        fix = self.remedy.in_words(words) if isinstance(self.remedy, Choice) else self.remedy
+        return "; ".join(filter(None, [f"{where}: {self.reason}" if where else self.reason, fix]))
+
+
+def in_words(said: BaseException, words: Words) -> str:
+    """Return the text of an error or a warning in a caller's words."""
+    return said.in_words(words) if isinstance(said, Explained) else str(said)
+
+
+@contextmanager
+def use_words(words: Words) -> Generator[None]:
+    """Turn user errors into ConfigError in a caller's words, and write warnings in them."""
+    before = _words.set(words)
+    try:
+        yield
+    except (ValueError, PeerLost) as error:
+        raise ConfigError(in_words(error, words)) from None
+    finally:
+        _words.reset(before)
+
+
+class ConfigError(Explained, ValueError):
+    """A setting, a file or an option is wrong; the line names it and the fix."""
+
+
+class ConfigWarning(Explained, UserWarning):
+    """A setting or an option does not do what its user may expect."""
 
 
 class TryLater(ConfigError):  # noqa: N818 - says what to do
@@ -49,7 +135,7 @@ class Diverged(ValueError):  # noqa: N818 - says what happened
         super().__init__(f"{found}: lower training.optimizer.learning_rate")
 
 
-class PeerLost(RuntimeError):  # noqa: N818 - says what happened
+class PeerLost(Explained, RuntimeError):  # noqa: N818 - says what happened
     """The other side is gone, frozen or cut off; the text names it and how this was noticed."""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vfl.base.errors import ConfigError
+from vfl.base.errors import Argument, ConfigError
 
 T = TypeVar("T")
 DEEPCOPY: Any = vars(Tensor)["__deepcopy__"]
@@ -93,7 +93,7 @@ def blaming(what: str) -> Generator[None]:
     try:
         yield
     except OtherData as error:
-        raise ConfigError(str(error).replace("--resume", what, 1)) from None
+        raise ConfigError(error.in_words({Argument.RESUME: what})) from None
 
 
 def combined_digest(digests: Mapping[str, str]) -> str:

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vfl.base.errors import ConfigError
+from vfl.base.errors import Argument, Choice, ConfigError
 from vfl.base.modules import weights_digest
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
@@ -258,11 +259,15 @@ class Source:
 
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
         """Read new rows to predict from tables by owner. Raises ValueError if the source has no tables."""
-        raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
+        raise self._no_tables()
 
     def whose_table(self, path: Path) -> tuple[str, ...]:
         """Return the owners whose new rows a table of no named owner holds. Raises ValueError if that is ambiguous."""
-        raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
+        raise self._no_tables()
+
+    def _no_tables(self) -> ConfigError:
+        use = Choice(Argument.DATA, ("FILE",), "names its samples", "give its samples")
+        return ConfigError(f"--table: {self.data.dataset.kind} has no tables", use)
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
         """Read one owner's new rows (None: the label owner's) from a file of the source's own kind.
@@ -271,12 +276,12 @@ class Source:
         """
         return None
 
-    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
-        """Read samples to predict from a file of this source's own kind.
+    def read_samples(self, given: Path | NDArray[Any], trained: Samples, classes: int) -> NewSamples:
+        """Read samples to predict from a file of this source's own kind, or from an array.
 
-        ``trained``: raw training samples of the first party. Raises ValueError, one line that begins with ``--data``.
+        ``trained``: raw training samples of the first party. Raises ConfigError about ``Argument.DATA``.
         """
-        raise ValueError(f"--data: {path}: {self.data.dataset.kind} reads no file of samples; predict the test samples")
+        raise ConfigError(f"--data: {self.data.dataset.kind} reads no file of samples; predict the test samples")
 
 
 def open_source(config: PredictionConfig) -> Source:

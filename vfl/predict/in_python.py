@@ -1,9 +1,7 @@
 """Predictions of what a Python program has in memory: samples and errors in its own words."""
 
-import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import ConfigError, PeerLost, nearest_name
+from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.frames import write_frame
 from vfl.predict.open_run import HERE, SamplesWanted, check_word
@@ -19,19 +17,26 @@ from vfl.predict.predict import Prediction, in_file_order, predict_run, table_na
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 
+PREDICT: Words = {Argument.DATA: "samples", Argument.TABLE: "samples"}
+EXPLAIN: Words = PREDICT | {
+    Argument.REASONS_OF: "of",
+    Argument.REASONS_STEPS: "steps",
+    Argument.WHEN_ABSENT: "when_absent",
+}
+"""What the methods of ``Run`` call their arguments."""
+
 
 def predict_in_python(run: Run, samples: object) -> NDArray[np.floating[Any]]:
     """Return the predictions [N, C] of samples as ``Run.predict`` takes them. Raises ConfigError, one line."""
-    return _predicted(run, samples, "refuse").probabilities_NC.numpy()
+    with use_words(PREDICT):
+        return _predicted(run, samples, "refuse").probabilities_NC.numpy()
 
 
 def explain_in_python(run: Run, samples: object, of: str | None, steps: int, when_absent: WhenAbsent) -> Reasons:
     """Return the reasons of the scores of samples as ``Run.explain`` takes them. Raises ConfigError, one line."""
-    check_word("when_absent", when_absent)
-    try:
+    with use_words(EXPLAIN):
+        check_word(when_absent)
         reasons = _predicted(run, samples, when_absent, ReasonsWanted(of, steps)).reasons
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("--reasons-of:", "of:").replace("--reasons-steps:", "steps:")) from None
     assert reasons is not None, "they were asked for"
     return reasons
 
@@ -40,42 +45,27 @@ def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: Reas
     """Return the prediction of samples, in the order in which they are given."""
     if samples is None:
         return predict_run(run, HERE, SamplesWanted(when_absent=when_absent), reasons)
-    with tempfile.TemporaryDirectory() as folder:
-        given = _as_files(run, samples, Path(folder))
-        try:
-            wanted = SamplesWanted(given) if isinstance(given, Path) else SamplesWanted(tables=given)
-            wanted = replace(wanted, when_absent=when_absent)
-            return in_file_order(predict_run(run, HERE, wanted, reasons))
-        except (ValueError, PeerLost) as error:
-            raise ConfigError(_for_python(str(error), Path(folder))) from None
-
-
-def _as_files(run: Run, samples: object, folder: Path) -> Path | Mapping[str, Path]:
-    """Return samples as files; samples in memory are written into a folder."""
-    if isinstance(samples, str | Path):
-        if run.prediction.data.dataset.kind in TABLE_KINDS:
-            raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
-        return Path(samples)
     if not isinstance(samples, Mapping):
-        np.savez(folder / "samples.npz", images=np.asarray(cast(Any, samples)))
-        return folder / "samples.npz"
+        if run.prediction.data.dataset.kind in TABLE_KINDS and isinstance(samples, str | Path):
+            raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
+        data = Path(samples) if isinstance(samples, str | Path) else np.asarray(cast(Any, samples))
+        return predict_run(run, HERE, SamplesWanted(data, when_absent=when_absent), reasons)
+    with tempfile.TemporaryDirectory() as folder:
+        tables = _as_files(run, cast(Mapping[str, object], samples), Path(folder))
+        wanted = SamplesWanted(tables=tables, when_absent=when_absent)
+        return in_file_order(predict_run(run, HERE, wanted, reasons))
+
+
+def _as_files(run: Run, samples: Mapping[str, object], folder: Path) -> Mapping[str, Path]:
+    """Return tables by owner as files; those in memory are written into a folder."""
     owners, tables = run.prediction.owners, dict[str, Path]()
-    for owner, table in cast(Mapping[str, object], samples).items():
+    for owner, table in samples.items():
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")
         if isinstance(table, str | Path):
             tables[owner] = table_named(run.prediction, owner, Path(table))
         else:
-            tables[owner] = folder / owner
-            write_frame(tables[owner], f"samples: {owner}", table)
+            tables[owner] = write_frame(folder / owner, f"samples: {owner}", table)
     if not tables:
         raise ConfigError("samples: there is no table; give {owner: table}")
     return tables
-
-
-def _for_python(line: str, folder: Path) -> str:
-    """Return an error's line for Python, without the command's options and the names of temporary files."""
-    for name in (f"--data: {folder / 'samples.npz'}:", f"--data: {folder / 'samples.npz'}", "--data:", "--table:"):
-        line = line.replace(name, "samples:")
-    line = re.sub(re.escape(str(folder)) + r"/([\w.-]+)", r"the table of \1", line)
-    return re.sub(r"; --when-absent .*$", "; give its table", line)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost, nearest_name
-from vfl.config import ConfigError
+from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, nearest_name
 from vfl.config.prediction import PredictionConfig
 from vfl.config.tables import label_owner
 from vfl.core.joint_model import JointModel
@@ -34,13 +34,18 @@ from vfl.runs.stored_run import Run
 T = TypeVar("T")
 Subset = Literal["test", "validation"]
 
+PREDICT_WITHOUT = Choice(
+    Argument.WHEN_ABSENT, ("placeholder", "zeros", "mean", "own"), "would predict without", "give its table"
+)
+"""Remedy for an owner without a row."""
+
 
 @dataclass(frozen=True)
 class SamplesWanted:
     """The samples that a finished run is asked for, and the parties without which; by default its own, with all."""
 
-    data: Path | None = None
-    """File of other samples, as `Source.read_samples` reads it."""
+    data: Path | NDArray[Any] | None = None
+    """Other samples, as `Source.read_samples` reads it."""
     tables: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Tables of new rows by owner."""
     split: Subset | None = None
@@ -188,21 +193,21 @@ def check_split(config: PredictionConfig, split: Subset | None) -> Subset:
     return split or config.data.evaluated
 
 
-def check_word(field: str, word: object) -> None:
-    """Raise ConfigError, naming ``field``, for a word that does not say what replaces an absent party."""
+def check_word(word: object) -> None:
+    """Raise ConfigError for a word that does not say what replaces an absent party."""
     if word not in (known := get_args(WhenAbsent)):
-        raise ConfigError(f"{field}: {word!r} is none of {', '.join(known)}")
+        raise ConfigError(f"--when-absent: {word!r} is none of {', '.join(known)}")
 
 
 def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
     """Raise ConfigError for an unknown party or word, PeerLost for an absent party without a replacement."""
-    check_word("--when-absent", when_absent)
+    check_word(when_absent)
     for name in absent:
         if name not in names:
             raise ConfigError(f"--absent: no party is called {name!r}{nearest_name(name, names)}")
     if absent and when_absent == "refuse":
         who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
-        raise PeerLost(f"{who}; --when-absent placeholder, zeros, mean or own would predict without")
+        raise PeerLost(who, PREDICT_WITHOUT)
     if len(absent) == len(names):
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
@@ -212,10 +217,8 @@ def check_complete(samples: NewSamples) -> None:
     for name, held_N in samples.present.items():
         if not bool(held_N.all()):
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
-            raise ConfigError(
-                f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
-                "--when-absent placeholder, zeros, mean or own would predict without"
-            )
+            why = f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first})"
+            raise ConfigError(why, PREDICT_WITHOUT)
 
 
 def leader_of(config: PredictionConfig) -> str:

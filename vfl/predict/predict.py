@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import nearest_name
+from vfl.base.errors import ConfigError, ConfigWarning, nearest_name
 from vfl.base.metrics import format_metric, title
-from vfl.config import ConfigError
 from vfl.config.files import read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig
 from vfl.config.tables import TableConfig
@@ -128,7 +127,7 @@ def tell_placeholder(joint: JointModel, lacking: Sequence[str]) -> None:
     if lacking and not (has_placeholders(head) or (isinstance(head, AuxiliaryHead) and head.averages)):
         who = ", ".join(lacking)
         what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
-        warnings.warn(f"--when-absent: {what}", stacklevel=4)
+        warnings.warn(ConfigWarning(f"--when-absent: {what}"), stacklevel=4)
 
 
 def scores_of(

@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 from vfl.base.absence import WhenAbsent
-from vfl.base.errors import Diverged, nearest_name
+from vfl.base.errors import Argument, Choice, ConfigError, ConfigWarning, Diverged, nearest_name
 from vfl.compression.codec import encode
-from vfl.config import ConfigError
 from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import PartyProxy
@@ -243,11 +242,9 @@ def replacements(joint: JointModel, when_absent: WhenAbsent) -> Mapping[str, Ten
             return {}
         case _:
             if not (has_placeholders(head) or (isinstance(head, AuxiliaryHead) and head.averages)):
-                warnings.warn(
-                    "--reasons: no placeholder was learned, so an owner is compared with zeros in its place; "
-                    "--when-absent mean compares with its mean embedding",
-                    stacklevel=3,
-                )
+                what = "--reasons: no placeholder was learned, so an owner is compared with zeros in its place"
+                mean = Choice(Argument.WHEN_ABSENT, ("mean",), "compares with its mean embedding")
+                warnings.warn(ConfigWarning(what, mean), stacklevel=3)
             return {}
 
 

@@ -7,12 +7,15 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vfl.base.errors import ConfigError
 from vfl.base.random import generator
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
@@ -45,11 +48,11 @@ class ImageGrid(PooledSource):
         """Raise ValueError for anything but images."""
         check_images(samples)
 
-    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
-        """Read whole images from a ``.npz`` file, as `read_images`."""
+    def read_samples(self, given: Path | NDArray[Any], trained: Samples, classes: int) -> NewSamples:
+        """Read whole images of a ``.npz`` file or of an array, as `read_images`."""
         grid = self.data.partition
         channels, height, width = trained.features.shape[1:]
-        whole = read_images(path, (channels, height * grid.rows, width * grid.columns), classes)
+        whole = read_images(given, (channels, height * grid.rows, width * grid.columns), classes)
         return NewSamples(whole, tuple(self._cut(whole)))
 
     def _cut(self, samples: Samples) -> list[Samples]:
@@ -139,30 +142,40 @@ def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
     ]
 
 
-def read_images(path: Path, shape: tuple[int, ...], classes: int) -> Samples:
-    """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and if known ``labels`` and ``ids``.
+def read_images(given: Path | NDArray[Any], shape: tuple[int, ...], classes: int) -> Samples:
+    """Read whole images from an array, or from a ``.npz`` file: ``images`` and if known ``labels`` and ``ids``.
 
-    Raises ValueError, one line, for a file without them, with images of another shape than ``shape`` [C, H, W], or with
-    invalid labels.
+    Raises ConfigError for a file without images uint8 [N, C, H, W], with those of another shape than ``shape``
+    [C, H, W], or with invalid labels.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
-    except OSError as error:
-        raise ValueError(f"--data: {path} cannot be read ({error.strerror or error})") from None
-    except (ValueError, TypeError, EOFError, BadZipFile):  # not this kind of file; NumPy's own message advises pickle
-        raise ValueError(f"--data: {path} is not a .npz file, as numpy.savez(FILE, images=...) writes") from None
+    arrays = _tensors_of(given)
+    where = f"{given} " if isinstance(given, Path) else ""
     images = arrays.get("images")
     if images is None or images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
         got = "no images" if images is None else f"{images.dtype} {list(images.shape)}"
-        raise ValueError(f"--data: {path} needs images uint8 [N, {', '.join(map(str, shape))}], got {got}")
+        wanted = f"images uint8 [N, {', '.join(map(str, shape))}]"
+        raise ConfigError(f"--data: {where}needs {wanted}, got {got}")
     if len(images) == 0:
-        raise ValueError(f"--data: {path} holds no image")
+        raise ConfigError(f"--data: {where}holds no image")
     labels = arrays.get("labels")
     if labels is not None and not bool(((labels >= 0) & (labels < classes)).all()):
-        raise ValueError(f"--data: labels must be 0 to {classes - 1}")
+        raise ConfigError(f"--data: labels must be 0 to {classes - 1}")
     ids = arrays.get("ids", torch.arange(len(images)))
     return Samples(ids.long(), images, None if labels is None else labels.long())
+
+
+def _tensors_of(given: Path | NDArray[Any]) -> dict[str, Tensor]:
+    try:
+        if not isinstance(given, Path):
+            return {"images": torch.from_numpy(np.array(given, order="C"))}
+        with np.load(given, allow_pickle=False) as file:
+            return {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
+    except OSError as error:
+        raise ConfigError(f"--data: {given} cannot be read ({error.strerror or error})") from None
+    except (ValueError, TypeError, EOFError, BadZipFile):  # not this kind of file; NumPy's own message advises pickle
+        why = f"{given} is not a .npz file, as numpy.savez(FILE, images=...) writes"
+        why = why if isinstance(given, Path) else "is no array of numbers"
+        raise ConfigError(f"--data: {why}") from None
 
 
 def _labels_of(samples: Samples) -> Labels:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from vfl.base.errors import one_line
+from vfl.base.errors import ConfigError, one_line
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none", "?")
@@ -57,8 +57,8 @@ Kept = Mapping[str, Collection[str]]
 """Words, by column, that do not count as missing there."""
 
 
-class TableError(ValueError):
-    """Error about a table; the text is one line that names file, column and row."""
+class TableError(ConfigError):
+    """Error about a table; the line names file, column and row."""
 
 
 OWNER = "data.tables.OWNER"

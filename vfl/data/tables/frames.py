@@ -7,6 +7,7 @@ interchange protocol, and mappings from column to values.
 # pyarrow ships no stubs.
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -70,10 +71,25 @@ def plain_type(cells: Column) -> Column:
     return cells
 
 
-def write_frame(path: Path, what: str, frame: object) -> None:
+class FrameFile(type(Path())):
+    """The file of a frame; errors about it name the frame."""
+
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def __fspath__(self) -> str:
+        return super().__str__()
+
+
+def write_frame(path: Path, what: str, frame: object) -> FrameFile:
     """Write a frame as Parquet. Raises TableError, naming it (``what``), for anything but a table."""
     table = frame_table(what, frame)
+    file = FrameFile(path)
+    file.shown = what
     try:
-        pq.write_table(table, path)
+        pq.write_table(table, os.fspath(file))
     except pa.ArrowException as error:
         raise TableError(f"{what}: cannot be used as a table ({one_line(error)[:200]})") from None
+    return file

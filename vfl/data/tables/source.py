@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vfl.base.errors import Argument, Choice, ConfigError
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, TableConfig, label_owner
@@ -248,9 +249,10 @@ class Tables(Source):
             raise TableError(f"--table: {path}: lacks columns of every owner ({what}); name OWNER=FILE for each")
         return owners
 
-    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
-        """Raise ValueError: new rows of tables are named by owner."""
-        raise ValueError(f"--data: {path}: tables have owners; name the new rows of each by --table OWNER=FILE")
+    def read_samples(self, given: object, trained: Samples, classes: int) -> NewSamples:
+        """Raise ConfigError: new rows of tables are named by owner."""
+        name = Choice(Argument.TABLE, ("OWNER=FILE",), "names the new rows of each", "give {owner: table}")
+        raise ConfigError("--data: tables have owners", name)
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
         """Read new rows of one owner alone, in the order of their match if there is one, else of its own key.

@@ -1,0 +1,33 @@
+"""What tests assert of an error that a user sees: what is wrong, by its setting, and the values that it names."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from vfl.base.errors import ConfigError, Explained, PeerLost
+
+
+def setting_of(error: BaseException) -> str:
+    """The setting, option, argument or file that is wrong."""
+    return error.setting if isinstance(error, Explained) else ConfigError(str(error)).setting
+
+
+@contextmanager
+def refused(
+    setting: str, *values: object, kind: type[BaseException] | tuple[type[BaseException], ...] = (ValueError, PeerLost)
+) -> Generator[pytest.ExceptionInfo[Any]]:
+    """Expect one line about ``setting`` that names the values."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    line = str(caught.value)
+    assert setting_of(caught.value) == setting, line
+    assert len(line.splitlines()) == 1, line
+    assert not [value for value in values if str(value) not in line], line
+
+
+def refuses(setting: str, *values: object, by: Callable[[], object]) -> None:
+    """Expect a call to be refused as by `refused`."""
+    with refused(setting, *values):
+        by()
