@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from vfl.base.errors import ConfigError, Explained, PeerLost
+from vfl.base.errors import ConfigError, Explanation, PeerLost
 
 
 def setting_of(error: BaseException) -> str:
     """The setting, option, argument or file that is wrong."""
-    return error.setting if isinstance(error, Explained) else ConfigError(str(error)).setting
+    return error.setting if isinstance(error, Explanation) else ConfigError(str(error)).setting
 
 
 @contextmanager

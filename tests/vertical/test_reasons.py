@@ -386,7 +386,7 @@ def test_reasons_change_no_prediction(decisive: Path):
 
 def test_predicting_with_reasons_computes_scores_once_and_has_their_bits(tmp_path: Path, monkeypatch):
     joint = trained(tmp_path, gaps=5).server.joint
-    plain = predict(joint, (), "placeholder").probabilities_NC
+    plain = predict(joint, "placeholder").probabilities_NC
     asked: list[int] = []
     embeddings = JointModel.embeddings
 
@@ -395,6 +395,6 @@ def test_predicting_with_reasons_computes_scores_once_and_has_their_bits(tmp_pat
         return embeddings(self, start, stop, **more)
 
     monkeypatch.setattr(JointModel, "embeddings", counted)
-    found = predict(joint, (), "placeholder", ReasonsWanted(steps=2))
+    found = predict(joint, "placeholder", ReasonsWanted(steps=2))
     assert torch.equal(found.probabilities_NC, plain)
     assert asked == [*range(len(plain))]

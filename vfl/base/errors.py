@@ -68,7 +68,7 @@ class Choice(NamedTuple):
         return f"{name}{separator}{' or '.join(filter(None, [', '.join(values[:-1]), values[-1]]))} {self.effect}"
 
 
-class Explained(Exception):  # noqa: N818 - a warning is one as well
+class Explanation(Exception):  # noqa: N818 - a warning is one as well
     """What an error or a warning says: ``setting, place: reason; remedy``, as one line that is split, or in parts."""
 
     setting: str
@@ -94,7 +94,7 @@ class Explained(Exception):  # noqa: N818 - a warning is one as well
 
 def in_words(said: BaseException, words: Words) -> str:
     """Return the text of an error or a warning in a caller's words."""
-    return said.in_words(words) if isinstance(said, Explained) else str(said)
+    return said.in_words(words) if isinstance(said, Explanation) else str(said)
 
 
 @contextmanager
@@ -109,11 +109,11 @@ def use_words(words: Words) -> Generator[None]:
         _words.reset(before)
 
 
-class ConfigError(Explained, ValueError):
+class ConfigError(Explanation, ValueError):
     """A setting, a file or an option is wrong; the line names it and the fix."""
 
 
-class ConfigWarning(Explained, UserWarning):
+class ConfigWarning(Explanation, UserWarning):
     """A setting or an option does not do what its user may expect."""
 
 
@@ -135,7 +135,7 @@ class Diverged(ValueError):  # noqa: N818 - says what happened
         super().__init__(f"{found}: lower training.optimizer.learning_rate")
 
 
-class PeerLost(Explained, RuntimeError):  # noqa: N818 - says what happened
+class PeerLost(Explanation, RuntimeError):  # noqa: N818 - says what happened
     """The other side is gone, frozen or cut off; the text names it and how this was noticed."""
 
 
