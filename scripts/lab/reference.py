@@ -16,9 +16,9 @@ from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 
-Every key of an experiment. `make docs` writes this page from the types that check the keys. A file holds what differs
-from the defaults; on the command line write a key with dots: `training.rounds=20`. Values begin with the default.
-By round or party: `{round: value}`, `{party: value}`.
+Every key of an experiment, from the types that check it (`make docs`). A file holds what differs from the defaults; on
+the command line write a key with dots: `training.rounds=20`. Values begin with the default. By round or party:
+`{round: value}`, `{party: value}`.
 
 ## Often needed
 """
@@ -61,10 +61,14 @@ TYPES = {
     "Address": "HOST:PORT",
     "Seconds": "above 0",
     "dict[str, Any]": "mapping",
-    "dict[str, ColumnKind]": "`{column: number, category or ignore}`",
+    "dict[str, FeatureKind]": "kinds by column",
+    "Numbers": "standardised, quantiles, both",
+    "Milliseconds": "number to 60000",
+    "Costs": "mapping",
+    "date": "date",
     "dict[str, KeyColumns]": "columns by owner",
     "dict[str, Words]": "words by column",
-    "dict[str, TableConfig]": "by owner: settings, or a YAML file with them",
+    "dict[str, TableConfig]": "by owner: settings or a YAML file",
     "dict[str, FeatureModelConfig]": "by party: settings",
     "dict[str, DeviceConfig]": "by party: settings",
     "None": "null",

@@ -33,11 +33,11 @@ class DatasetConfig(Section):
     """digits to svhn, image_folder, leaf, text, objects (from ``vfl.fit``), or a source of an installed package
     (docs/data.md)."""
     root: Path | None = None
-    """Folder of the data, of text the file; not used by digits."""
+    """Folder of the data, of text the file."""
     image_size: Positive | None = None
-    """Side in pixels to which images are resized; null keeps theirs (digits: 32)."""
+    """Side to which images are resized; null keeps theirs (digits: 32)."""
     options: dict[str, Any] = Field(default={})
-    """Settings of a source of another package, which checks them."""
+    """Settings of a source of another package."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the options where the source has none."""
@@ -68,9 +68,9 @@ class SharedData(Section):
 
     dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
     train_samples: Annotated[Positive | None, OWN] = None
-    """Seeded random subset of the training split; null takes all."""
+    """Random subset of the training samples; null takes all."""
     test_samples: Annotated[Positive | None, OWN] = None
-    """Subset of the test split, the same for every seed; null takes all."""
+    """Subset of the test samples, the same for every seed; null takes all."""
 
     @property
     def evaluated(self) -> Literal["test", "validation"]:
@@ -84,26 +84,25 @@ class DataConfig(SharedData):
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     augmentation: Annotated[AugmentationConfig, OWN] = AugmentationConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
-    """Tables only: each owner's table by name. The owners are the parties, in this order."""
+    """Each owner's table by name. The owners are the parties, in this order."""
     join: Annotated[Literal["inner", "left"], OWN] = "inner"
-    """Tables only. inner: rows that all owners have; left: all rows of the label owner."""
+    """inner: rows that all owners have; left: all rows of the label owner."""
     test_share: Annotated[Share, OWN] = 0.2
-    """Tables only: share of test samples, drawn with the seed."""
+    """Tables only: share of test samples."""
     test_file: Annotated[Path | None, OWN] = None
-    """Tables only: a table with the keys of the test samples, instead of test_share."""
+    """Table with the keys of the test samples, instead of test_share."""
     group: Annotated[str | None, OWN] = None
-    """Tables only: column of the label owner; samples of one value stay on one side of the split."""
+    """Column of the label owner; samples of one value stay on one side of the split."""
     validation_share: Annotated[Fraction, OWN] = 0.0
-    """Tables only: share of training samples to evaluate on, instead of the test samples."""
+    """Tables only: share of training samples to evaluate on, instead of the test."""
     positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
-    """Tables of two classes: the class of AUC, F1 and the threshold; null: the second one."""
+    """The class of AUC, F1 and the threshold; null: the second of two."""
     numbers: Annotated[Numbers | None, OWN] = None
-    """Tables only: standardised, a value per bin between quantiles, or both, half of the members each
-    (docs/data.md)."""
+    """Tables only: standardised, as positions among quantiles, or both (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
-    """Separate processes only: this process's file from ``lvfl split-data``."""
+    """This process's file from ``lvfl split-data``."""
     labels_file: Annotated[Path | None, OWN] = None
-    """Separate processes with training.labels=shared only: a party's copy of the training labels."""
+    """A party's copy of the training labels, with training.labels=shared."""
 
     @property
     def parties(self) -> tuple[str, ...]:

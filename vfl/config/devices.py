@@ -10,11 +10,11 @@ class LinkConfig(Section):
     """A machine's link to the server."""
 
     latency_s: NotNegative = 0.0
-    """Simulated seconds added to a client's round, or to a round trip to a party."""
+    """Simulated seconds per round trip, or per client and round."""
     uplink_bytes_per_s: RateSchedule | None = None
-    """null: transfers take no simulated time."""
+    """null: no simulated time."""
     downlink_bytes_per_s: RateSchedule | None = None
-    """null: transfers take no simulated time."""
+    """null: no simulated time."""
 
     def downlink_s(self, round_index: int, size: int) -> float:
         """Return the simulated seconds that ``size`` bytes take to the machine, without latency."""
@@ -29,7 +29,7 @@ class DeviceConfig(LinkConfig):
     """A party's machine and its link."""
 
     macs_per_s: RateSchedule | None = None
-    """Multiply-accumulates per simulated second; null: computation takes no simulated time."""
+    """Multiply-accumulates per simulated second; null: no time."""
 
     def compute_s(self, round_index: int, macs: int) -> float:
         """Return the simulated seconds that ``macs`` multiply-accumulates take."""

@@ -39,28 +39,28 @@ class TrainingConfig(SharedTraining):
     """The LVFL algorithm (Algorithm 1)."""
 
     steps_per_round: Annotated[Positive | None, SHARED] = None
-    """Exchanges per round; null is one pass over the training set (full batches only)."""
+    """Exchanges per round; null is one pass, full batches only."""
     local_iterations: Annotated[Positive, SHARED] = 1
-    """E: SGD steps per exchange, with the others' embeddings stale."""
+    """E: SGD steps per exchange."""
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
-    """shared: every party holds the labels; server: parties receive gradients of their embeddings."""
+    """shared: every party holds the labels; server: parties receive gradients."""
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED, UsedWith("labels", "shared")] = "replay"
-    """labels=shared only. replay: the head travels once per round; broadcast: at every exchange."""
+    """labels=shared only: the head travels once per round, or at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
     """Exchanges by which parties run ahead; an embedding lacks as many updates."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
-    """Probability that a sample is trained without a party. A learned placeholder replaces the embedding."""
+    """Probability that a sample is trained with a learned placeholder for a party."""
     auxiliary: Annotated[NotNegative, SHARED] = 0.0
     """Weight of the loss of each party's own classifier; 0 has none."""
     local_rounds: Annotated[Count, SHARED] = 0
-    """labels=shared only: first rounds that each party trains alone on its own classifier."""
+    """labels=shared only: first rounds that each party trains by itself."""
     loss: Annotated[LossConfig, REPLAYED] = LossConfig()
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class in the loss, by name (else 1); balanced: N / (classes x its samples)."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
-    """Share of each label that the training loss spreads over all classes."""
+    """Share of each label that is spread over all classes."""
     start_from: Annotated[Path | None, OWN] = None
-    """Finished run (folder, or name below runs) whose models and preparation begin this training."""
+    """Finished run whose models and preparation begin this training."""
 
     def check_local_rounds(self) -> None:
         """Raise ValueError unless parties can train alone."""

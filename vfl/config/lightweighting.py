@@ -17,34 +17,34 @@ class PruningConfig(Section):
     """Choice of the filters to prune."""
 
     importance: Literal["filter", "group"] = "filter"
-    """filter: L1 norm of the filter's own weights; group: of all weights that go with it."""
+    """L1 norm of the filter's own weights, or of all weights that go with it."""
     round_to: Positive | None = None
-    """Kept widths become multiples of this (8 or 16 suit CPUs); null keeps exact widths."""
+    """Kept widths become multiples of this (8 or 16 suit CPUs)."""
     refit: bool = False
-    """Fit the layers behind a pruning to their former outputs, on 1,024 of the party's own rows."""
+    """Fit the layers behind a pruning to their former outputs."""
 
 
 class LightweightingConfig(Section):
     """Ratios of pruning and sparsification: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of every prunable layer's filters, relative to the original width."""
+    """Removed share of every prunable layer's filters."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
     """Share of the embedding's entries that is not sent."""
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
     """Images only: share of their sides in a round, {0: 0.5, 18: 1}. The last round must have 1."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """fixed: ratios as given; deadline: the smallest that keep seconds_per_exchange; or of an installed package."""
+    """deadline: the smallest ratios that keep seconds_per_exchange; or of an installed package."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
-    """Goal of deadline. auto: 1.2 times the seconds of the median party without lightweighting."""
+    """Goal of deadline. auto: 1.2 times those of the median party without lightweighting."""
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
-    """Largest alpha of a controller; {5: 0.6} prunes after 5 rounds."""
+    """Largest alpha of a controller."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
     """Largest beta of a controller."""
     options: Annotated[dict[str, Any], OWN] = Field(default={})
-    """Settings of a controller of another package, which checks them."""
+    """Settings of a controller of another package."""
     error_feedback: Annotated[bool, SHARED] = False
-    """EF21: only sparsified differences from an estimate per sample travel."""
+    """Send sparsified differences from an estimate per sample (EF21)."""
     pruning: Annotated[PruningConfig, OWN] = PruningConfig()
 
     @model_validator(mode="after")

@@ -23,20 +23,20 @@ class FeatureModelConfig(Section):
     package.module:Net, or of an installed package. ``given``: an object, by `vfl.fit`. ``own``: another owner's, who
     names it there."""
     embedding_size: Positive = 128
-    """Width d_k of the embedding; never pruned."""
+    """Width of the embedding."""
     width: Annotated[Number, Field(gt=0, le=1000)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
-    """Normalise by batch after every convolution or hidden layer."""
+    """BatchNorm after every convolution or hidden layer."""
     dropout: Fraction = 0.0
-    """mlp only: probability of leaving out a hidden unit in training."""
+    """mlp only: probability of leaving out a hidden unit."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments of your code, torchvision's function or an installed package's model."""
+    """Keyword arguments of a model that is not built in."""
 
     weights: Path | None = None
-    """File of weights to begin with (safetensors or a state dict); never downloaded or unpickled."""
+    """File of weights to begin with: safetensors or a state dict."""
     freeze: tuple[str, ...] = ()
-    """Parts of the model that are not trained: [features.0, features.1]."""
+    """Parts that are not trained: [features.0, features.1]."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why settings have no effect on this kind of model."""
@@ -52,7 +52,7 @@ class HeadConfig(Section):
     """The head model: a multilayer perceptron over the concatenated embeddings."""
 
     hidden: tuple[Positive, ...] = (256, 128)
-    """Widths of the hidden layers; two make the paper's 3-layer head, [] a linear classifier."""
+    """Widths of the hidden layers; [] is a linear classifier."""
 
 
 class ModelsConfig(Section):
@@ -64,10 +64,9 @@ class ModelsConfig(Section):
     """Feature models of single parties; each replaces ``feature`` completely."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
     members: Annotated[Positive, REPLAYED] = 1
-    """mlp only: models trained side by side on the same batches; a prediction is their mean (docs/data.md)."""
+    """mlp only: models side by side; a prediction is their mean (docs/data.md)."""
     linear_path: Annotated[bool, REPLAYED] = False
-    """mlp only: a linear path from inputs to embedding, and from embeddings to the output, beside the hidden layers
-    (docs/data.md)."""
+    """mlp only: a linear path beside the hidden layers (docs/data.md)."""
 
     def with_whole_paths(self) -> "ModelsConfig":
         """Return the same with absolute paths of files that owners bring."""

@@ -46,15 +46,15 @@ class TlsConfig(Section):
     """This process's identity, in PEM files as ``lvfl certs`` writes them."""
 
     ca: Path | None = None
-    """Certificate of the authority that signed every process's certificate."""
+    """Certificate of the authority."""
     certificate: Path | None = None
-    """Certificate of this process, signed by the authority."""
+    """Certificate of this process."""
     key: Path | None = None
-    """Private key; readable by its user alone, or mounted as 0440 of root and a group of this process."""
+    """Private key; readable by its user only, or 0440 of root and a group of this process."""
     deny: Path | None = None
-    """File of serial numbers, one a line, of certificates that are revoked; read again whenever it changes."""
+    """File of revoked serial numbers, one a line; read again when it changes."""
     allow: Path | None = None
-    """File of key fingerprints, one a line: any other key is refused; read again whenever it changes."""
+    """File of key fingerprints, one a line: any other key is refused; read again when it changes."""
 
 
 class ConsentConfig(Section):
@@ -62,58 +62,54 @@ class ConsentConfig(Section):
     accepted (``--accept``); lvfl party only."""
 
     run: str | None = None
-    """Id of the only run to take part in, as the server shows it."""
+    """Id of the only run to take part in."""
     rounds: Positive | None = None
     """Most rounds to train."""
     alpha: Fraction | None = None
-    """Largest alpha, the strongest pruning of this party's model."""
+    """Largest alpha."""
     beta: Fraction | None = None
-    """Smallest beta, the least sparsification of the embeddings that the party sends."""
+    """Smallest beta."""
     resolution: Probability | None = None
-    """Smallest resolution, the smallest images on which this party's model trains."""
+    """Smallest resolution."""
     evaluation_rows: Positive | None = None
-    """Most test samples whose embeddings it sends in a round, up to four times each."""
+    """Most test samples evaluated in a round, up to four times each."""
     importance: bool = False
-    """Answer ``lvfl compare`` with one column permuted. The server learns what each adds, by number."""
+    """Answer ``lvfl compare`` with one column permuted."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
-    """What the server gets of its columns for ``lvfl predict --reasons`` and ``lvfl serve``. ``itself``: nothing, but
-    the party keeps them in ``reasons.csv`` or ``served_reasons.csv``. ``ranks``: names and ranks. ``amounts``: names
-    and amounts."""
+    """What the server gets of its columns for reasons (docs/tables.md)."""
     keys: Positive = 10_000_000
-    """Most keys in another owner's list, and most samples, of a match; at the server, of every owner's."""
+    """Most keys in another owner's list, and most samples, of a match."""
     scored_keys: Positive = 60_000
-    """Most keys a minute that it answers for while it serves scores."""
+    """Most keys a minute that it answers for in ``lvfl party --serve``."""
     until: date | None = None
-    """Last day (UTC) on which it serves scores."""
+    """Last day (UTC) of serving scores."""
     accepted: str | None = None
-    """Fingerprint of terms that the owner accepts, as the party shows it."""
+    """Fingerprint of accepted terms, as the party shows it."""
 
 
 class NetworkConfig(Section):
     """Addresses, identity and waiting times."""
 
     server: Address = "127.0.0.1:50051"
-    """The server's address that parties dial, as host:port."""
+    """The server's address that parties dial."""
     listen: Address = "127.0.0.1:50051"
-    """The address on which the server listens; 0.0.0.0:50051 for all interfaces."""
+    """The server's own address; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
     metrics: Annotated[Address, BeforeValidator(_on_this_machine)] | None = None
-    """Port (of 127.0.0.1, or HOST:PORT) for /healthz and /metrics, without a password; null: none. Needs the extra
-    serve."""
+    """Port (of 127.0.0.1, or HOST:PORT) for /healthz and /metrics, without a password. Needs the extra serve."""
     use_proxy: bool = False
-    """Dial through the environment's HTTP proxy (https_proxy)."""
+    """Dial through the environment's HTTP proxy."""
     consent: ConsentConfig = ConsentConfig()
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
-    """Seconds between heartbeats; the server's value holds for all."""
+    """Seconds between heartbeats; the server's holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
     """A peer silent for this long is lost. Must exceed the time of 1 MiB on the slowest link."""
     wait_s: Seconds = 600.0
-    """Seconds that server and party wait for each other before they give up (exit code 3)."""
+    """Seconds that server and party wait for each other (then exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
-    """wait: until it is back, then from the last round that all have; drop: with its placeholder until it is back;
-    abort: exit code 3."""
+    """wait: until it is back; drop: train on with its placeholder; abort: exit code 3."""
     max_offences: Count = 3
-    """Times a party may come back after it broke the protocol or refused to continue."""
+    """Times a party may come back after a breach or a refusal."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
 

@@ -27,27 +27,26 @@ class OptimizerConfig(Section):
     """The same optimizer at the server and at the parties, or at all clients."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
-    """adam: weight decay is part of the gradient; adamw: apart from it. Clients take sgd only."""
+    """adamw: weight decay apart from the gradient. Clients take sgd only."""
     learning_rate: RateSchedule = 0.05
-    """A number, or {round: value}; 0 is the first round."""
+    """0 is the first round."""
     schedule: Literal["steps", "cosine", "one_cycle"] = "steps"
-    """Learning rate by exchange. ``steps``: as given by round. ``cosine``: half a cosine to 0. ``one_cycle``: rises,
-    then falls to 0. Not of clients."""
+    """``steps``: as given by round. ``cosine``: falls to 0. ``one_cycle``: rises, then falls to 0. Not of clients."""
     warm_up: Count | None = None
-    """Exchanges during which the rate rises; null: three tenths of all for one_cycle, else none."""
+    """Exchanges during which the rate rises; null: 30 % for one_cycle, else none."""
     rounds: Annotated[Positive | None, UsedWith("schedule", "cosine", "one_cycle")] = None
-    """Rounds after which the rate of cosine and one_cycle is 0; null: training.rounds."""
+    """Rounds after which cosine and one_cycle are 0; null: training.rounds."""
     momentum: Annotated[Fraction, UsedWith("kind", "sgd")] = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    """Factor of the weights added to their gradient (adamw: subtracted from the weights, times the learning rate)."""
+    """Factor of the weights that is added to their gradient (adamw: apart from it)."""
     nesterov: Annotated[bool, UsedWith("kind", "sgd")] = False
     """sgd only."""
     betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
-    """adam and adamw only: decay rates of the means of gradients and their squares."""
+    """adam and adamw only."""
 
     clip_gradient: AboveZero | None = None
-    """Longer gradients of a model are shortened to this length. Not of clients."""
+    """Longest gradient of a model. Not of clients."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -102,13 +101,13 @@ class LossConfig(Section):
     """Loss that the training minimises, the label owner's choice; each member has its own."""
 
     kind: Literal["cross_entropy", "focal", "squared", "absolute", "huber", "pinball"] | None = None
-    """null: cross_entropy of classes, squared error of amounts. The others: docs/data.md."""
+    """null: cross_entropy, or squared for amounts. Others: docs/data.md."""
     gamma: NotNegative | None = None
-    """focal only; null is 2. 0 is cross_entropy, bit for bit."""
+    """focal only; null is 2."""
     delta: AboveZero | None = None
     """huber only, in standard deviations of the training labels; null is 1."""
     quantile: Share | None = None
-    """pinball only, required: share of labels at or below the predicted value."""
+    """pinball only: share of labels at or below the prediction."""
 
     @model_validator(mode="before")
     @classmethod

@@ -55,21 +55,21 @@ class EvaluationConfig(SharedEvaluation):
     """The test of the joint model."""
 
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both
-    (``accuracy/test_running``)."""
+    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both (tag
+    ``accuracy/test_running``)."""
     subsets: Annotated[bool, OWN] = False
-    """Evaluate sets of parties as if the others were absent; of more than six parties not all sets."""
+    """Evaluate sets of parties as if the others were absent."""
     sparsified: Annotated[bool, SHARED] = False
-    """Evaluate embeddings as sent (beta applied) instead of dense ones."""
+    """Evaluate embeddings with beta applied."""
     metric: Annotated[MetricName | None, OWN] = None
     """Compares models in patience, sweeps and reports; null: accuracy, for two-class tables auc, for regression rmse or
     the loss's."""
     tell_parties: Annotated[bool, OWN] = False
-    """Send the parties the metric on the test samples: a few bytes a round."""
+    """Send the parties the metric."""
     threshold: Annotated[Probability, OWN] = 0.5
-    """Two classes only: probability from which the positive class is predicted."""
+    """Two classes only: probability that predicts the positive class."""
     decision: Annotated[Costs | None, OWN] = None
-    """Two classes only: costs, {fp: 1, fn: 20}. The summary then has their threshold and its results."""
+    """Two classes only: costs, {fp: 1, fn: 20}, for a threshold in the summary."""
 
     @field_validator("decision")
     @classmethod
@@ -83,11 +83,11 @@ class PredictionConfig(Computation):
     """The part of an experiment that a run's parties and head need to answer."""
 
     mode: Annotated[Literal["vertical"], OWN] = "vertical"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    """vertical: parties hold features. What another mode has instead stands at the end."""
+    """horizontal: its keys stand at the end."""
     parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties of one process that compute at the same time and share ``threads``."""
+    """Parties of one process that compute at once and share ``threads``."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
-    """classification: two or more classes; regression: a number per sample (tables only)."""
+    """regression: a number per sample, tables only."""
     channels_last: Annotated[bool, OWN] = False
     """NHWC memory format, usually faster with bfloat16."""
     data: DataConfig = DataConfig()

@@ -16,29 +16,28 @@ class ServingConfig(Section):
     """The HTTP service of scores, and the waiting times for parties."""
 
     listen: Address = "127.0.0.1:8080"
-    """Address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
+    """Address of the HTTP service. Beyond loopback it needs ``token`` or ``client_ca``."""
     token: Path | None = None
-    """File with the clients' bearer token, at least 16 characters; permissions as ``network.tls.key``."""
+    """File with the clients' bearer token, 16 characters or more; permissions as ``network.tls.key``."""
     certificate: Path | None = None
-    """Certificate of the HTTP service, in PEM; null serves plain HTTP."""
+    """Certificate of the HTTP service; null serves plain HTTP."""
     key: Path | None = None
-    """Private key of that certificate."""
+    """Its private key."""
     client_ca: Path | None = None
-    """Authority of clients' certificates; others are refused. Needs ``certificate``."""
+    """Authority of clients' certificates. Needs ``certificate``."""
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
-    """Milliseconds that a party has to answer before it counts as absent for a request."""
+    """Milliseconds for a party's answer, else it is away."""
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
-    """Seconds for which the server keeps a key's embedding; 0 keeps none."""
+    """Seconds to keep a key's embedding; 0 keeps none."""
     idle_s: Annotated[Positive, Field(le=3600)] = 5
-    """Seconds a client's connection stays open between requests; set more than a proxy's own."""
+    """Seconds of a client's idle connection; set more than a proxy's own."""
     when_absent: WhenAbsent = "refuse"
-    """Stands for a party without a row. ``refuse``: no score. ``own``: the present parties' own classifiers. See
-    docs/serve.md."""
+    """What stands for a party without a row (docs/serve.md)."""
     key_secret: Path | None = None
-    """File with a secret (16 characters or more) that all owners share: keys then travel as HMAC-SHA256."""
+    """File with a secret of all owners, 16 characters or more: keys travel as HMAC-SHA256."""
 
     outcomes: Path | None = None
-    """File (SQLite) that keeps scores by key, to compare with later outcomes (POST /v1/outcomes)."""
+    """SQLite file of scores, to compare with outcomes (docs/serve.md)."""
 
     @property
     def keys(self) -> Literal["clear", "hashed"]:

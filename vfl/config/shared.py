@@ -19,10 +19,10 @@ class SharedTraining(Section):
     rounds: Annotated[Positive, OWN] = 10
     """Rounds to train."""
     batch_size: Annotated[Positive, SHARED] = 256
-    """Samples of an exchange, or of a client's SGD step."""
+    """Samples of an exchange, or of a client's step."""
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
-    """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
+    """Stop after this many evaluations without a better evaluation.metric."""
 
     @field_validator("optimizer")
     @classmethod
@@ -35,7 +35,7 @@ class SharedEvaluation(Section):
     """The test of the trained model."""
 
     every: Annotated[Positive, OWN] = 1
-    """Rounds between evaluations; the last round is always evaluated."""
+    """Rounds between evaluations; the last is always evaluated."""
     batch_size: Annotated[Positive, OWN] = 512
     """Samples per forward pass of an evaluation."""
 
@@ -46,7 +46,7 @@ class CheckpointConfig(Section):
     every: Positive = 5
     """Rounds between checkpoints; the last round and an interrupted one are always saved."""
     keep: AtLeastTwo = 2
-    """Checkpoints kept; a corrupt one has another before it."""
+    """Checkpoints kept."""
 
 
 class Computation(Section):
@@ -55,16 +55,16 @@ class Computation(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
     seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
-    """Seed of all random draws. The same seed and threads give the same bits."""
+    """Seed of all random draws."""
     mode: Annotated[str, OWN]
     """The type of the experiment: one of ``vfl.config.components.MODES``."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads; the same bits need the same number. null: 1 for small models, else PyTorch's choice. Commands set
+    """CPU threads; they influence the bits. null: 1 for small models, else PyTorch's choice. Commands set
     GOMP_SPINCOUNT=2000, unless you set it or OMP_WAIT_POLICY."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
     """cpu, or, untested, cuda or one GPU as cuda:0."""
     precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
-    """bfloat16: autocast, float32 weights."""
+    """bfloat16: autocast."""
 
 
 class Experiment(Computation):

@@ -72,19 +72,19 @@ class ServedRowsConfig(Section):
     """An owner's rows to be scored: a file (``serve: FILE`` is short for it), a query or an HTTP service."""
 
     file: Path | None = None
-    """Rows to be scored by ``lvfl party --serve``, read again whenever it changes; short: ``serve=FILE``."""
+    """Rows to be scored by ``lvfl party --serve``, read again when it changes; short: ``serve=FILE``."""
     query: str | None = None
     """Instead: SQL for a key's row, ? for each column of the key."""
     database: Annotated[str | None, AfterValidator(_without_password)] = None
-    """With ``query``; null: the table's own ``database``."""
+    """null: the table's own ``database``."""
     url: str | None = None
-    """Instead: https://HOST/{key}, a service that gives a key's row in JSON."""
+    """Instead: https://HOST/{key}, a key's row in JSON."""
     cache_s: NotNegative = 0.0
-    """Seconds for which a fetched row is kept."""
+    """Seconds to keep a fetched row."""
     token: Path | None = None
     """File with the bearer token for ``url``, as ``serving.token``."""
     ca: Path | None = None
-    """Authority of the service's certificate; null: the system's."""
+    """Its authority; null: the system's."""
     certificate: Path | None = None
     """Own certificate for ``url``, in PEM."""
     key: Path | None = None
@@ -132,28 +132,28 @@ class TableConfig(Section):
     query: str | None = None
     """SQL whose answer is the table, instead of ``file``."""
     database: Annotated[str | None, AfterValidator(_without_password)] = None
-    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME (docs/data.md). Needs the extra ``database``."""
+    """With ``query``: sqlite:FILE, or postgresql://USER@HOST/NAME."""
     key: KeyColumns | None = None
-    """Columns by which the owner knows a sample."""
+    """Columns that identify a sample."""
     label: str | None = None
-    """Column of the labels; at exactly one owner."""
+    """Column of the labels, at one owner."""
     weight: str | None = None
-    """Label owner only: column with each sample's weight; 0 leaves it out. Needs ``training.labels: server``."""
+    """Label owner only: column of weights; 0 leaves a sample out. Needs ``training.labels: server``."""
     features: dict[str, FeatureKind] | None = None
     """number, category or ignore by column, in the model's order; others are ignored, unless "*": propose. null
     proposes all. {} at the label owner: only labels."""
     missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
-    """Text or numbers that stand for a missing value, [unknown, -999], beside the usual ones."""
+    """Further marks of a missing value: [unknown, -999]."""
     not_missing: dict[str, Words] = Field(default={})
-    """Words, by column, that are values there: {continent: [NA]}."""
+    """Words that are values in a column: {continent: [NA]}."""
     thousands: Literal[",", "'"] | None = None
-    """Mark between thousands: "," reads 1,093.39 as 1093.39. null: proposed with the features."""
+    """Mark between thousands: "," reads 1,093.39 as 1093.39. null: proposed."""
     keys: dict[str, KeyColumns] = Field(default={})
-    """Label owner only: columns by which another owner knows the sample; they may repeat."""
+    """Label owner only: columns by which another owner knows the sample."""
     duplicates: Literal["refuse", "first"] = "refuse"
-    """Rows with an earlier row's key: refuse the table, or keep the first."""
+    """Rows with the same key: refuse the table, or keep the first."""
     match: Path | None = None
-    """File of ``lvfl align``: which row stands for which sample. null joins keys in the open."""
+    """File of ``lvfl align``. null joins keys in the open."""
     serve: Annotated[ServedRowsConfig | None, BeforeValidator(_as_file)] = None
     """Where ``lvfl party --serve`` finds the rows to be scored."""
 

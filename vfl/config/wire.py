@@ -23,27 +23,27 @@ class GradientConfig(Section):
     step: Step | None = None
     """Step of a gradient's values, as wire.step."""
     error_feedback: bool = False
-    """The server adds a sample's unsent rest to its next gradient."""
+    """The server adds what it did not send to a sample's next gradient."""
 
 
 class WireConfig(Section):
     """Coding of the tensors in messages."""
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
-    """Type of embeddings and gradients in messages: in training without bits or step, in evaluations always."""
+    """Type of embeddings and gradients in messages without bits or step, in evaluations always."""
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """magnitude: leaves out lightweighting.beta's smallest entries; or a compressor of an installed package."""
+    """magnitude leaves out the smallest entries; or of an installed package."""
     bits: Annotated[Bits | None, SHARED] = None
-    """Bits of an embedding's value in training, with a scale per 2048 entries; null: as wire.values."""
+    """Bits of an embedding's value in training; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
-    """Instead of bits: step of the values, relative to their root mean square. Needs wire.coding=entropy."""
+    """Instead of bits: step of values relative to their root mean square. Needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
-    """Coding of whole numbers: equally many bits each, or by frequency, the same in fewer bytes."""
+    """entropy: the same values of few bits in fewer bytes."""
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
-    """nearest: smallest error; dithered: exact in the mean, with noise that the receiver takes off again."""
+    """dithered: exact in the mean; nearest: smallest error."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
-    """Settings of a compressor of another package, which checks them."""
+    """Settings of a compressor of another package."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""
@@ -73,21 +73,19 @@ class PrivacyConfig(Section):
     """Defences that each side applies to its own messages. Never a promise of safety: see `lvfl audit`."""
 
     gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
-    """Server's defence (training.labels=server). max_norm: noise makes all as long as the longest; gaussian: clipped by
-    row, with noise."""
+    """The server's defence (docs/privacy.md); needs training.labels=server."""
     gradient_strength: Annotated[AboveZero, OWN, UsedWith("gradients", "max_norm", "gaussian")] = 1.0
-    """max_norm: factor of the noise; gaussian: standard deviation in units of gradient_clip."""
+    """Factor of max_norm's noise; gaussian's standard deviation in units of gradient_clip."""
     gradient_clip: Annotated[AboveZero, OWN, UsedWith("gradients", "gaussian")] = 1.0
-    """gaussian: longest gradient of a row, in units of the mean loss's gradient times the batch size."""
+    """gaussian: longest gradient of a row's own loss."""
     embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
-    """Party's defence. gaussian: clipped by row, with noise; distance_correlation: trained to depend less on the
-    features."""
+    """The party's defence (docs/privacy.md)."""
     embedding_strength: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian", "distance_correlation")] = 1.0
     """gaussian: standard deviation in units of embedding_clip; distance_correlation: weight beside the loss."""
     embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
     """gaussian: largest length of a row's embedding."""
     noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
-    """null: a secret; in one process the experiment's seed. Keep a number from the others."""
+    """null: a secret; in one process the experiment's seed."""
 
     record: Annotated[bool, OWN] = False
-    """A party process keeps its last round's messages (seen.safetensors, personal data) for lvfl audit --processes."""
+    """A party process keeps its last round's messages, personal data, for lvfl audit --processes."""

@@ -35,11 +35,11 @@ class SamplePartitionConfig(Section):
     shards_per_client: Annotated[Positive | None, UsedWith("kind", "shards")] = None
     """Shards per client of ``shards``; null is 2."""
     dirichlet_alpha: Annotated[AboveZero | None, UsedWith("kind", "dirichlet")] = None
-    """Dirichlet concentration of ``dirichlet``; null is 0.5."""
+    """Concentration of ``dirichlet``; null is 0.5."""
     min_samples: Annotated[Positive | None, UsedWith("kind", "dirichlet", "natural")] = None
-    """Fewest samples of a client of ``dirichlet`` (null is 1) or ``natural`` (null is no limit)."""
+    """Fewest samples of a client of ``dirichlet`` (null is 1) or ``natural``."""
     samples_per_client: Annotated[Positive | None, UsedWith("kind", "iid", "classes", "gaussian")] = None
-    """Samples of a client of ``iid`` and ``classes`` (null deals all); mean of ``gaussian`` (null is 1024)."""
+    """Samples of a client (null deals all); mean of ``gaussian`` (null is 1024)."""
 
 
 class SpeedConfig(Section):
@@ -51,11 +51,11 @@ class SpeedConfig(Section):
     mean: Annotated[AboveZero, UsedWith("kind", "fixed", "uniform", "exponential", "gaussian")] = 1.0
     """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
     std: Annotated[NotNegative, UsedWith("kind", "uniform", "gaussian")] = 0.0
-    """Standard deviation of ``gaussian``, half the width of ``uniform``."""
+    """Deviation of ``gaussian``, half the width of ``uniform``."""
     groups: Annotated[tuple[AboveZero, ...], UsedWith("kind", "groups")] = (1.0,)
-    """Speeds of ``groups``, of as many equal groups of consecutive clients."""
+    """Speeds of equal groups of consecutive clients."""
     redrawn: Annotated[bool, UsedWith("kind", "uniform", "exponential", "gaussian")] = False
-    """Draw new speeds every round (case3 always does)."""
+    """Draw new speeds every round."""
 
     @model_validator(mode="after")
     def _positive(self) -> Self:
@@ -82,13 +82,13 @@ class WorkConfig(Section):
     """Amount of local work of each chosen client."""
 
     kind: Literal["fixed", "interval", "partial"] = "fixed"
-    """fixed: local_epochs or local_steps; interval: as fits ``interval_s``; partial: some clients may end early."""
+    """See docs/horizontal.md."""
     interval_s: Annotated[AboveZero, UsedWith("kind", "interval")] = 1.0
     """Simulated seconds of an interval."""
     incomplete_share: Annotated[Number, Field(ge=0, le=1), UsedWith("kind", "partial")] = 0.5
     """rho: chance that a client of ``partial`` work may end early."""
     max_missing_epochs: Annotated[Positive | None, UsedWith("kind", "partial")] = None
-    """Such a client skips 0 to this many epochs (tau_max - 1); null is local_epochs - 2, at least 1."""
+    """It skips 0 to this many epochs (tau_max - 1); null is local_epochs - 2, at least 1."""
 
     def missing_epochs(self, local_epochs: int) -> int:
         """Return the largest number of epochs that a client of partial work may skip."""
@@ -101,7 +101,7 @@ class SelectionConfig(Section):
     min_steps: Positive = 1
     """Clients that would do fewer local steps are left out."""
     group_weights: tuple[AboveZero, ...] = ()
-    """Relative chances of being chosen, by equal groups of consecutive clients; [] treats all alike."""
+    """Relative chances of equal groups of consecutive clients."""
 
 
 class AlgorithmConfig(Section):
@@ -138,27 +138,27 @@ class HorizontalConfig(Section, extra="allow"):
     """Clients, their local work, and how the server aggregates it; algorithms' sections are extra fields."""
 
     algorithm: Annotated[str, name_in(ALGORITHMS)] = "fedavg"
-    """One of ours (docs/horizontal.md), or what an installed package offers (docs/extending.md)."""
+    """See docs/horizontal.md; or of an installed package."""
     clients: Positive = 10
     """N"""
     clients_per_round: Positive = 5
-    """K; asynchronous: clients at work, and arrivals that make a round."""
+    """K; asynchronous: clients at work, and arrivals of a round."""
     local_epochs: Positive = 1
-    """E: local passes of a client over its samples, unless local_steps is set."""
+    """E: local passes, unless local_steps is set."""
     local_steps: Positive | None = None
-    """SGD steps of a client per round, instead of local_epochs."""
+    """SGD steps per round, instead."""
     server_learning_rate: AboveZero = 1.0
     """eta_g"""
     weights: Literal["reporting", "all", "equal"] = "reporting"
-    """Weights of averages: n_i of reporting clients, n_i of all (absent ones keep w), or equal."""
+    """n_i of reporting clients, n_i of all (absent ones keep w), or equal."""
     buffers: Literal["average", "local", "drop"] = "average"
-    """BatchNorm's running statistics: averaged by n_i, kept by each client, or dropped."""
+    """BatchNorm's statistics: averaged by n_i, kept by each client, or dropped."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
-    """sequential: client by client; batched: clients stacked; auto: the faster one."""
+    """See docs/horizontal.md."""
     worker_timeout_s: Annotated[AboveZero, Field(le=10**9)] = 1800.0
-    """torchrun only: seconds after which a silent worker counts as lost."""
+    """torchrun only: seconds until a silent worker counts as lost."""
     client_state: Literal["memory", "disk"] = "memory"
-    """Place of algorithms' client state and of local buffers."""
+    """Place of clients' state."""
     partition: SamplePartitionConfig = SamplePartitionConfig()
     devices: DevicesConfig = DevicesConfig()
     work: WorkConfig = WorkConfig()

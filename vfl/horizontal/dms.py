@@ -59,17 +59,17 @@ class DMSConfig(AlgorithmConfig):
     """T-SFL's discriminative model selection."""
 
     weights: Literal["corollary1", "theorem3"] = "corollary1"
-    """Aggregation weights: eq. 6 (corollary1) or eq. 10 (theorem3)."""
+    """Weights by eq. 6 or eq. 10."""
     slope: NotNegative | None = None
-    """c of Corollary 1; null computes it from L, G and sigma."""
+    """c of Corollary 1; null: from L, G and sigma."""
     lipschitz: AboveZero = 1.0
     """L; never estimated."""
     gradient_bound: AboveZero | None = None
-    """G; null estimates it every round."""
+    """G; null estimates it."""
     gradient_std: AboveZero | None = None
-    """sigma; null estimates it every round."""
+    """sigma; null estimates it."""
     theta: Annotated[Number, Field(ge=1)] | None = None
-    """Limits every weight to theta / N, N = clients_per_round; null sets no limit."""
+    """Limits every weight to theta / clients_per_round."""
 
     def limit(self, clients: int) -> float:
         """Return theta for ``clients`` clients; without a limit theta / N = 1."""

@@ -16,7 +16,7 @@ class ClassifierConfig(Section):
     """The model that all clients train."""
 
     kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
-    """One of docs/horizontal.md, or of an installed package."""
+    """See docs/horizontal.md; or of an installed package."""
 
 
 class ClientModels(Section):

@@ -26,7 +26,7 @@ class FedAsyncConfig(AlgorithmConfig):
     mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
     """alpha: weight of a fresh client."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
-    """s: form in which the mixing weight falls with a client's staleness."""
+    """How the mixing weight falls with staleness s."""
     power: Annotated[NotNegative, UsedWith("staleness", "polynomial")] = 0.5
     """p of polynomial, (s + 1)^-p."""
     hinge_slope: Annotated[AboveZero, UsedWith("staleness", "hinge")] = 10.0

@@ -48,10 +48,9 @@ class FedLGAConfig(AlgorithmConfig):
     scale: NotNegative = 1.0
     """s: multiplies the correction; 1 is the paper's."""
     scope: Literal["global", "layer"] = "global"
-    """One outer product over all weights, or one per parameter tensor."""
+    """An outer product over all weights, or one per tensor."""
     gradient: Literal["mean", "end"] = "mean"
-    """g_i. ``mean``: of the client's steps. ``end``: at its last weights over all its samples, with a pass and a second
-    vector more."""
+    """g_i: mean of the steps, or at the last weights over all samples."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
         """Raise ValueError for settings under which a step is not a gradient step."""

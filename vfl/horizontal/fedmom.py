@@ -23,11 +23,11 @@ class FedMomConfig(AlgorithmConfig):
 
     has_server_rate = False  # its own is below
     learning_rate: AboveZero | None = None
-    """eta; null is N / K with weights: all (the paper's), 1 with others."""
+    """eta; null is N / K with weights: all, else 1."""
     momentum: Fraction = 0.9
     """beta"""
     reference: Path | None = None
-    """Run whose final weights are w* of the diagnostic <g, w - w*>."""
+    """Run with the weights w* of the diagnostic <g, w - w*>."""
 
     @classmethod
     def defaults(cls) -> Mapping[str, object]:

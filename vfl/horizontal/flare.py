@@ -28,9 +28,9 @@ class FlareConfig(AlgorithmConfig):
 
     averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Reference number of steps (docs/flare.md); none: FedAvg with equal weights."""
+    """Reference number of steps (docs/flare.md)."""
     lipschitz: AboveZero = 1.0
-    """L of gamma = server_learning_rate / L, the greedy policy's preference for many clients."""
+    """L of gamma = server_learning_rate / L."""
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
         """Return the settings that have no effect if a policy schedules the cell."""

@@ -32,7 +32,7 @@ class ScaffoldConfig(AlgorithmConfig):
 
     averages_equally = True
     option: Literal[1, 2] = 2
-    """1: the control variate is the full gradient at the received weights; 2: the mean step."""
+    """Control variate: 1 the full gradient at the received weights, 2 the mean step."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
         """Raise ValueError for settings under which a step is not a gradient step, with option 2."""

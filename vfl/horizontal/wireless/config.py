@@ -20,11 +20,11 @@ class WirelessConfig(Section):
         "device_maximization",
         "computation_minimization",
     ] = "none"
-    """Choice of the senders (docs/flare.md); none: no network, clients_per_round at random."""
+    """Choice of the senders (docs/flare.md); none: no network."""
     deadline_s: AboveZero = 1.0
-    """t_thr: longest round, and the duration of an empty one."""
+    """t_thr: longest round."""
     bandwidth_hz: AboveZero = 10e6
-    """B, of the uplink, shared by the selected clients."""
+    """B, of the uplink."""
     transmit_power_w: AboveZero = 0.1
     """p; 0.1 W are 20 dBm."""
     noise_dbm_per_mhz: Annotated[Number, Field(ge=-1000, le=1000)] = -114.0
@@ -32,19 +32,19 @@ class WirelessConfig(Section):
     path_loss_1km_db: Annotated[Number, Field(ge=-1000, le=1000)] = 128.1
     """Path loss at 1 km."""
     path_loss_exponent: AboveZero = 3.76
-    """n: path loss grows by 10 n dB at ten times the distance."""
+    """n: 10 n dB at ten times the distance."""
     fading: Literal["none", "rayleigh"] = "none"
-    """rayleigh: gains also vary by an exponential factor of mean 1, per client and round."""
+    """rayleigh: gains vary by client and round."""
     distance_min_m: AboveZero = 100.0
-    """Clients' distances from the base station are uniform between these two."""
+    """Clients' distances are uniform from this on."""
     distance_max_m: AboveZero = 500.0
     """Largest distance."""
     cpu_min_hz: AboveZero = 2e9
-    """Clients' processors are uniform between these two."""
+    """Clients' processors are uniform from this on."""
     cpu_max_hz: AboveZero = 4e9
     """Fastest processor."""
     cycles_per_sample: AboveZero = 689_920.0
-    """C: 110 cycles per bit times 28 x 28 pixels of 8 bits."""
+    """C: 110 cycles per bit, 28 x 28 pixels of 8 bits."""
     update_bits: AboveZero | None = None
     """S, a client's upload; null: its real size."""
 
