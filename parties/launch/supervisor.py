@@ -15,13 +15,12 @@ from rich.console import Console
 
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.console import BAD_INPUT, TRY_LATER, YIELDING
-from vfl.parties.launch.end_with_parent import ENDING_S
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.files import CA, CERTIFICATE, KEY
 from vfl.parties.network.tls.folders import issue, make_authority
 from vfl.runs.atomic import write_atomically
 from vfl.runs.run_folder import private_files
-from vfl.runs.signals import stop_on_signal
+from vfl.runs.signals import ENDING_S, stop_on_signal
 
 CRASHED = 1
 """Python's exit code after a traceback."""
@@ -149,7 +148,7 @@ class Supervisor:
 
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "vfl.parties.launch.end_with_parent", "vfl", *command]
+    command = [sys.executable, "-m", "vfl.runs.signals", "vfl", *command]
     # The environment comes last: what a user says of waiting threads holds, but not what this command chose for itself.
     environment = SHARING | {key: value for key, value in os.environ.items() if (key, value) != YIELDING}
     start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=environment)

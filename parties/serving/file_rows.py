@@ -1,9 +1,13 @@
-"""An owner's rows to be scored from a file: all of them in memory, and read again when the file changes."""
+"""An owner's rows to be scored: what a file, a database and an HTTP service answer alike; and those from a file.
+
+A file is all in memory, and read again when it changes.
+"""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -13,8 +17,39 @@ from vfl.data.samples import Samples
 from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
 from vfl.data.tables.source import Tables
 from vfl.messages.keys import key_bytes
-from vfl.parties.serving.rows_by_key import FoundRows
 from vfl.parties.serving.served_drift import LOOKS_S, ServedDrift
+
+
+@dataclass(frozen=True, eq=False)
+class FoundRows:
+    """Rows of a table, prepared for the party's model, and where each key's is."""
+
+    raw: Samples
+    samples: Samples
+    places: dict[bytes, int]
+    known_as: tuple[list[bytes], ...]
+    """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
+    away: frozenset[bytes] = frozenset()
+    """Keys of which it is not known whether there is a row."""
+
+
+class RowsByKey(Protocol):
+    """Where an owner's rows to be scored are."""
+
+    def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
+        """Return rows as the party's model takes them, those of ``keys`` among them as far as they are there.
+
+        What is wrong with a row, or with where it is, is told in the owner's log and raises nothing.
+        """
+        ...
+
+    def is_at_hand(self, party: FinishedParty) -> bool:
+        """Return whether rows are found for this party without waiting or preparing anything."""
+        ...
+
+    def close(self) -> None:
+        """End what looks after the rows."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from vfl.messages.control import Explained
 from vfl.messages.keys import Found, read_keys
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.party.own_reasons import OwnReasons
+from vfl.parties.network.party.owner_notes import OwnReasons
 
 NOTED_S = 60.0
 """Seconds between lines of the log about keys that were explained."""

@@ -38,9 +38,9 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import NoConsent
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
-from vfl.parties.network.party.own_reasons import OwnReasons
+from vfl.parties.network.party.owner_notes import OwnReasons, note_action
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.party.party_process import check_welcome, make_hello, note_action
+from vfl.parties.network.party.party_process import check_welcome, make_hello
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
@@ -48,11 +48,10 @@ from vfl.parties.network.training_terms import serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
+from vfl.parties.serving.file_rows import FileRows, FoundRows, RowsByKey, far_rows, read_rows
 from vfl.parties.serving.http_rows import http_connections
 from vfl.parties.serving.owned_reasons import ExplainedKeys, OwnedReasons
 from vfl.parties.serving.query_rows import query_connections
-from vfl.parties.serving.rows_by_key import FoundRows, RowsByKey
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret

@@ -12,9 +12,9 @@ from predicted import predict_in_process
 from rich.console import Console
 from shorthand import load_dataset
 
-from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, parse_config
+from vfl.config.settings import WhenAbsent
 from vfl.predict.open_run import take_samples
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint

@@ -15,7 +15,7 @@ from vfl.api.frames_to_files import OwnerTable, places, write_new
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 
 if TYPE_CHECKING:  # they import PyTorch
-    from vfl.base.absence import WhenAbsent
+    from vfl.config.settings import WhenAbsent
     from vfl.core.local import LocalFederation
     from vfl.predict.predict import Prediction
     from vfl.predict.reasons import ReasonsWanted

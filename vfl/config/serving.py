@@ -5,9 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.base.absence import WhenAbsent
 from vfl.config.network import Address, is_loopback
-from vfl.config.settings import Number, Positive, Section
+from vfl.config.settings import Number, Positive, Section, WhenAbsent
 
 Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
 

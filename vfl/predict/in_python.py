@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.base.absence import WhenAbsent
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
+from vfl.config.settings import WhenAbsent
 from vfl.data.tables.frames import write_frame
 from vfl.predict.open_run import HERE, SamplesWanted, check_word
 from vfl.predict.predict import Prediction, in_file_order, predict_run, table_named

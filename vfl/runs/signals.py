@@ -1,15 +1,25 @@
-"""Ends of a process, which SIGINT and SIGTERM ask for and its parent's death forces; its signs of life for systemd."""
+"""Ends of a process, which SIGINT and SIGTERM ask for and its parent's death forces; its signs of life for systemd.
+
+``python -m vfl.runs.signals MODULE ARGUMENT...`` runs a module in a process that ends with the one that starts it,
+however that ends. Its standard input is the reading end of a pipe, whose other end only the starting process holds: the
+system closes it when that process is killed. Nothing is written to it.
+"""
 
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 PARENT_LOST = 1
 """Exit code of a process whose parent has died."""
+ENDING_S = 20.0
+"""Seconds to end the round and save it, or to end after the server; after that the last checkpoint must do."""
 
 
 @contextmanager
@@ -50,6 +60,17 @@ def _wait() -> None:
     os._exit(PARENT_LOST)  # sys.exit would end only this thread
 
 
+def end_with_pipe() -> None:
+    """Wait until standard input is closed, then end this process by SIGTERM, and at once if that takes too long."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    from vfl.console import LOST  # not above: a match's worker imports next to nothing
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ENDING_S)
+    os._exit(LOST)
+
+
 ALIVE = b"READY=1\nWATCHDOG=1"
 """Says that the process serves, and is not stuck."""
 
@@ -61,3 +82,9 @@ def tell_manager() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
             sender.setblocking(False)  # a manager whose queue is full must not hold up scores
             sender.sendto(ALIVE, b"\0" + address[1:].encode() if address.startswith("@") else address)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_pipe, name="lifeline", daemon=True).start()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,9 +2,9 @@
 
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -17,12 +17,11 @@ from vfl.config.own_models import is_own
 from vfl.core.build import TrainingLabels, build_initial_model, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import SECTION, FeatureParty
-from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
+from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, far_cells, load_all_names, open_source, prepare_party
-from vfl.messages.control import ColumnImportance, Explained
+from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -31,7 +30,7 @@ from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.following import follow, leading, must_hold, pass_on, team_of
-from vfl.parties.network.party.own_reasons import OwnReasons
+from vfl.parties.network.party.owner_notes import Notes, OwnReasons, note_action
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import PartyMonitor
 from vfl.parties.network.party.training_session import PartyWorker, open_store
@@ -40,7 +39,6 @@ from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start
 from vfl.predict.trained_run import without_weights
-from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
     begin_run,
@@ -55,8 +53,6 @@ from vfl.runs.run_folder import (
 from vfl.runs.runtime import start_runtime, use_threads_for
 from vfl.runs.torchrun_group import SingleProcess, Workers
 
-IMPORTANCE = "importance.csv"
-"""File in a party's folder: what the test loses without each of its columns."""
 REASONS = "reasons.csv"
 """File in a party's folder: what each of its columns moved in the scores that were explained."""
 
@@ -78,45 +74,6 @@ class Holding:
     def evaluated(self) -> int:
         """Return the number of samples to evaluate."""
         return len(self.wanted or self.prepared.test)
-
-
-@dataclass(frozen=True, eq=False)
-class Notes:
-    """Shows and writes what an owner learns of its party's answers."""
-
-    name: str
-    run_dir: Path
-    holding: Holding
-    view: PartyMonitor
-    console: Console
-    log_action: Callable[[str, str], None] = lambda event, detail: None
-    """Notes an action of the server, with a detail, in the folder's log."""
-    said: set[str] = field(default_factory=set[str])
-    """Warnings that were shown: every session restores the party."""
-
-    def answer(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
-        """Note a request of the server and the reply."""
-        self.view.note(party, samples, request, reply)
-        if request.kind is Kind.IMPORTANCE:
-            path = self.run_dir / IMPORTANCE
-            write_importance(path, ColumnImportance.of(request), self.holding.source.column_names(self.name))
-            self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
-        if request.kind is Kind.ATTRIBUTE:
-            explained = Explained.of(request)
-            self.log_action("explained", f"samples {explained.start} to {explained.stop}")
-        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
-            write_recording(party.protocol.recording(self.name), self.run_dir)
-
-    def warn_of_unseen_values(self, party: FeatureParty) -> None:
-        """Warn, once, of samples to predict that are unlike those of the training."""
-        source, wanted = self.holding.source, self.holding.wanted
-        assert wanted is not None
-        line = source.warning_of_unseen_values(self.name, party.preparation, wanted)
-        far = far_cells(source, self.name, party.preparation, wanted, self.holding.wanted_row)
-        for each in (*[line] * bool(line), *far):
-            if each not in self.said:
-                self.said.add(each)
-                self.console.print(f"warning: {each}")
 
 
 def run_party(
@@ -160,7 +117,8 @@ def run_party(
     store = open_store(run_dir, config.checkpoint.keep)
     view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
     audit = ActionLog(run_dir)
-    notes = Notes(name, run_dir, holding, view, console, partial(note_action, audit, dialer))
+    samples_of = holding.source, holding.wanted, holding.wanted_row
+    notes = Notes(name, run_dir, *samples_of, view, console, partial(note_action, audit, dialer))
 
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
@@ -242,17 +200,6 @@ def make_hello(
         rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
     )
     return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
-
-
-def write_importance(path: Path, importance: ColumnImportance, names: Sequence[str]) -> None:
-    """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
-    columns = names or range(len(importance.lost))
-    write_csv(path, [("column", "lost"), *zip(columns, importance.lost, strict=True)])
-
-
-def note_action(audit: ActionLog, dialer: Dialer, event: str, detail: str) -> None:
-    """Add an action of the present server to the folder's log. Raises OSError."""
-    audit.note(event, dialer.server, detail)
 
 
 def load_holding(
