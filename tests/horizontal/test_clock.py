@@ -156,15 +156,6 @@ def test_a_late_client_starts_from_the_version_it_was_sent(trainer, monkeypatch)
     assert late > 4
 
 
-def test_asynchronous_time_is_shorter_than_waiting_for_everybody(trainer):
-    common = {"devices": SLOWEST_FIRST, "local_steps": 6, "clients_per_round": 6}
-    waiting, arriving = trainer(**common), trainer(algorithm="fedasync", **common)
-    for round_index in range(4):
-        waiting.train_round(round_index)
-        arriving.train_round(round_index)
-    assert arriving.simulated_time_s < waiting.simulated_time_s
-
-
 def test_lost_flights_end_without_a_report(trainer):
     server = trainer(algorithm="fedasync", devices=SLOWEST_FIRST | {"dropout": 0.5}, local_steps=6)
     reporting = [server.train_round(round_index)["clients/reporting"] for round_index in range(6)]

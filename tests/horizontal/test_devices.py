@@ -40,15 +40,6 @@ def test_draws_and_links_can_be_of_different_rounds(devices):
     torch.testing.assert_close(late.seconds_N - one.seconds_N, torch.full((6,), 99.0, dtype=torch.float64))
 
 
-def test_fixed_speeds(speeds):
-    assert speeds(3, kind="fixed", mean=2.5).tolist() == [2.5] * 3
-
-
-def test_case_1_and_case_2_are_the_papers(speeds):
-    assert speeds(20, kind="case1").tolist() == [1.0] * 10 + [4.0] * 10
-    assert speeds(20, kind="case2").tolist() == [1.0] * 5 + [2.0] * 5 + [3.0] * 5 + [4.0] * 5
-
-
 def test_case_3_draws_whole_normals_per_quarter_anew_every_round(speeds):
     drawn = speeds(MANY, kind="case3")
     assert not torch.equal(drawn, speeds(MANY, round_index=1, kind="case3"))
@@ -60,27 +51,34 @@ def test_case_3_draws_whole_normals_per_quarter_anew_every_round(speeds):
         assert float(quarter.var()) == pytest.approx(std**2 + 1 / 12, abs=0.15)
 
 
-def test_gaussian_speeds_are_whole_and_at_least_1(speeds):
-    drawn = speeds(MANY, kind="gaussian", mean=6.0, std=2.0)
-    assert torch.equal(drawn, drawn.floor())
-    assert drawn.min() >= 1
-    assert float(drawn.mean()) == pytest.approx(5.5, abs=0.15)
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("fixed", [2.5] * 20),
+        ("case1", [1.0] * 10 + [4.0] * 10),
+        ("case2", [1.0] * 5 + [2.0] * 5 + [3.0] * 5 + [4.0] * 5),
+    ],
+)
+def test_speeds_that_are_not_drawn_are_the_papers(speeds, kind, expected):
+    assert speeds(20, kind=kind, mean=2.5).tolist() == expected
 
 
-def test_uniform_speeds_fill_their_range(speeds):
-    drawn = speeds(MANY, kind="uniform", mean=3.0, std=2.0)
+@pytest.mark.parametrize(
+    ("kind", "mean", "rounded", "reached"),
+    [
+        ("gaussian", 6.0, torch.floor, 5.5),
+        # P(ceil(X) > k) = exp(-k / mean): the mean of the ceiling is 1 / (1 - exp(-1 / mean)).
+        ("exponential", 4.0, torch.ceil, 1 / (1 - math.exp(-1 / 4.0))),
+        ("uniform", 3.0, torch.clone, 3.0),
+    ],
+)
+def test_drawn_speeds_have_their_mean_and_are_at_least_1(speeds, kind, mean, rounded, reached):
+    drawn = speeds(MANY, kind=kind, mean=mean, std=2.0)
+    assert torch.equal(drawn, rounded(drawn))
     assert 1.0 <= drawn.min() < 1.1
-    assert 4.9 < drawn.max() <= 5.0
-    assert float(drawn.mean()) == pytest.approx(3.0, abs=0.1)
-
-
-def test_exponential_speeds_are_rounded_up(speeds):
-    mean = 4.0
-    drawn = speeds(MANY, kind="exponential", mean=mean)
-    assert torch.equal(drawn, drawn.ceil())
-    assert drawn.min() == 1
-    # P(ceil(X) > k) = exp(-k / mean): the mean of the ceiling is 1 / (1 - exp(-1 / mean)).
-    assert float(drawn.mean()) == pytest.approx(1 / (1 - math.exp(-1 / mean)), abs=0.3)
+    assert float(drawn.mean()) == pytest.approx(reached, abs=0.25)
+    if kind == "uniform":
+        assert 4.9 < drawn.max() <= 5.0
 
 
 @pytest.mark.parametrize("kind", ["uniform", "exponential", "gaussian"])

@@ -1,6 +1,7 @@
 """Where one algorithm must be another: bit for bit with the sequential engine, to rounding with the others."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -42,29 +43,6 @@ def check_equal(engine):
 MOMENTUM = {"optimizer": {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.01}}
 
 
-@pytest.mark.parametrize("training", [{}, MOMENTUM], ids=["plain", "momentum"])
-def test_fedprox_without_mu_is_fedavg(trajectory, check_equal, training):
-    prox = trajectory("fedprox", fedprox={"mu": 0.0}, training=training)
-    check_equal(prox, trajectory("fedavg", training=training))
-
-
-@pytest.mark.parametrize("weights", ["reporting", "all", "equal"])
-@pytest.mark.parametrize("training", [{}, MOMENTUM], ids=["plain", "momentum"])
-def test_fednova_with_equal_steps_is_fedavg(trajectory, check_equal, training, weights):
-    common = {"training": training, "weights": weights, "server_learning_rate": 0.7, **EQUAL_STEPS}
-    check_equal(trajectory("fednova", **common), trajectory("fedavg", **common))
-
-
-@pytest.mark.parametrize("training", [{}, MOMENTUM], ids=["plain", "momentum"])
-def test_fednova_with_equal_steps_and_a_proximal_term_is_fedprox(trajectory, check_equal, training):
-    nova = trajectory("fednova", fednova={"mu": 0.5}, training=training, **EQUAL_STEPS)
-    check_equal(nova, trajectory("fedprox", fedprox={"mu": 0.5}, training=training, **EQUAL_STEPS))
-
-
-def test_fednova_with_unequal_steps_is_not_fedavg(trajectory):
-    assert not torch.equal(trajectory("fednova")[0], trajectory("fedavg")[0])
-
-
 class FrozenScaffold(Scaffold):
     """Its control variates stay at zero."""
 
@@ -74,38 +52,47 @@ class FrozenScaffold(Scaffold):
         return ClientUpdate(update.upload | {"control_variate": zero}, {"control_variate": zero})
 
 
-@pytest.mark.parametrize("option", [1, 2])
-def test_scaffold_with_frozen_control_variates_is_fedavg_with_equal_weights(trajectory, check_equal, option):
-    common = {"server_learning_rate": 0.7}
-    frozen = trajectory("scaffold", kind=FrozenScaffold, scaffold={"option": option}, **common)
-    check_equal(frozen, trajectory("fedavg", weights="equal", **common))
+def of(algorithm, **settings):
+    return {"algorithm": algorithm} | settings
+
+
+HALF, AVERAGE = {"server_learning_rate": 0.7}, of("fedavg", weights="equal")
+PARTIAL, COMPLETE = ({"kind": "partial", "incomplete_share": share} for share in (0.6, 0.0))
+EQUALS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "fedprox without mu": (of("fedprox", fedprox={"mu": 0.0}), of("fedavg"), {}),
+    "fednova of reporting": (of("fednova"), of("fedavg"), {"weights": "reporting"} | HALF | EQUAL_STEPS),
+    "fednova of all": (of("fednova"), of("fedavg"), {"weights": "all"} | HALF | EQUAL_STEPS),
+    "fednova of equal": (of("fednova"), of("fedavg"), {"weights": "equal"} | HALF | EQUAL_STEPS),
+    "fednova and proximal": (of("fednova", fednova={"mu": 0.5}), of("fedprox", fedprox={"mu": 0.5}), EQUAL_STEPS),
+    "scaffold frozen, 1": (of("scaffold", kind=FrozenScaffold, scaffold={"option": 1}), AVERAGE, HALF),
+    "scaffold frozen, 2": (of("scaffold", kind=FrozenScaffold, scaffold={"option": 2}), AVERAGE, HALF),
+    "fedlga of complete clients": (of("fedlga"), AVERAGE, {"local_epochs": 2, "work": COMPLETE} | HALF),
+    "fedlga uncorrected": (of("fedlga", fedlga={"scale": 0.0}), AVERAGE, {"local_epochs": 3, "work": PARTIAL}),
+    "dms without slope": (of("dms", dms={"slope": 0.0}), AVERAGE, HALF | EQUAL_STEPS),
+    "dms of equal steps": (of("dms", dms={"slope": 0.2}), AVERAGE, HALF | EQUAL_STEPS),
+    "dms estimated": (of("dms", dms={}), AVERAGE, HALF | EQUAL_STEPS),
+    "fedmom at rest": (of("fedmom", fedmom={"learning_rate": 1.0, "momentum": 0.0}), of("fedavg", weights="all"), {}),
+    "fedsgd of any work": (of("fedsgd", local_epochs=5), of("fedsgd", local_steps=2), {}),
+    "fedasync_average": (of("fedasync_average", fedasync_average={"gamma": 0.0}), AVERAGE, {}),
+}
+"""Settings of two algorithms that must do the same, and of both."""
+WITH_MOMENTUM = [name for name in EQUALS if name.startswith(("fednova", "fedprox"))]
+
+
+@pytest.mark.parametrize(
+    ("case", "training"), [*((name, {}) for name in EQUALS), *((name, MOMENTUM) for name in WITH_MOMENTUM)]
+)
+def test_one_is_the_other(trajectory, check_equal, case, training):
+    one, other, common = EQUALS[case]
+    check_equal(trajectory(**one, **common, training=training), trajectory(**other, **common, training=training))
+
+
+def test_fednova_with_unequal_steps_is_not_fedavg(trajectory):
+    assert not torch.equal(trajectory("fednova")[0], trajectory("fedavg")[0])
 
 
 def test_the_first_round_of_scaffold_is_fedavgs(trajectory, engine):
     engine.check_same(trajectory("scaffold")[0], trajectory("fedavg", weights="equal")[0])
-
-
-def test_fedlga_with_complete_clients_is_fedavg_with_equal_weights(trajectory, check_equal):
-    work = {"kind": "partial", "incomplete_share": 0.0}
-    common = {"local_epochs": 2, "work": work, "server_learning_rate": 0.7}
-    check_equal(trajectory("fedlga", **common), trajectory("fedavg", weights="equal", **common))
-
-
-def test_fedlga_without_correction_is_fedavg_with_equal_weights(trajectory, check_equal):
-    work = {"kind": "partial", "incomplete_share": 0.6}
-    common = {"local_epochs": 3, "work": work}
-    check_equal(trajectory("fedlga", fedlga={"scale": 0.0}, **common), trajectory("fedavg", weights="equal", **common))
-
-
-@pytest.mark.parametrize("dms", [{"slope": 0.0}, {"slope": 0.2}, {}], ids=["no slope", "slope", "estimated"])
-def test_dms_with_equal_steps_is_fedavg_with_equal_weights(trajectory, check_equal, dms):
-    common = {"server_learning_rate": 0.7, **EQUAL_STEPS}
-    check_equal(trajectory("dms", dms=dms, **common), trajectory("fedavg", weights="equal", **common))
-
-
-def test_fedmom_without_momentum_is_fedavg_over_all_clients(trajectory, check_equal):
-    mom = trajectory("fedmom", fedmom={"learning_rate": 1.0, "momentum": 0.0})
-    check_equal(mom, trajectory("fedavg", weights="all"))
 
 
 @pytest.mark.parametrize("weights", ["reporting", "all", "equal"])
@@ -113,15 +100,6 @@ def test_fedsgd_is_fedavg_with_one_full_batch_step(trajectory, check_equal, prob
     full = {"batch_size": max(problem.sizes)}
     average = trajectory("fedavg", local_steps=1, training=full, weights=weights)
     check_equal(trajectory("fedsgd", weights=weights), average)
-
-
-def test_fedsgd_does_one_step_whatever_work_is_set(trajectory, check_equal):
-    check_equal(trajectory("fedsgd", local_epochs=5), trajectory("fedsgd", local_steps=2))
-
-
-def test_fedasync_average_without_old_weights_is_fedavg_with_equal_weights(trajectory, check_equal):
-    average = trajectory("fedasync_average", fedasync_average={"gamma": 0.0})
-    check_equal(average, trajectory("fedavg", weights="equal"))
 
 
 def test_fedasync_with_one_client_is_fedavg_with_one_client(trajectory, check_equal, problem):

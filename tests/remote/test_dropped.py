@@ -45,33 +45,6 @@ def test_the_others_train_on(federate):
     assert summary["rounds"] == 3
 
 
-@pytest.mark.release
-def test_a_dropped_party_returns_at_the_next_round(federate):
-    federation = federate(**DROP | {"training": {"rounds": 5}})
-    federation.start(SERVER)
-    federation.start("party_1", ("embeds", 2 * EXCHANGES + 1, "SIGSTOP"))  # holds round 3 until party_2 is back
-    federation.start("party_2", ("embeds", EXCHANGES + 2, "SIGKILL"))
-    assert federation.wait("party_2") == -signal.SIGKILL
-    federation.wait_until_stopped("party_1")
-    federation.start("party_2")
-    federation.wait_for_line(SERVER, "party_2 joined", times=2)
-    federation.signal("party_1", signal.SIGCONT)
-    federation.finish()
-    assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [-signal.SIGKILL, 0]}, federation.logs()
-    rows = rows_of(federation)
-    assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False, True, True]
-    assert rows[4]["alpha/party_2"] == 0.5  # it has caught up with the schedule
-
-
-@pytest.mark.release
-def test_nobody_left_is_waited_for(federate):
-    federation = federate(**DROP)
-    blow = ("embeds", EXCHANGES + 2, "SIGKILL")
-    federation.run({"party_1": [blow], "party_2": [blow]})
-    assert {name: codes[-1] for name, codes in federation.codes.items()} == dict.fromkeys(federation.names, 0)
-    assert [row["round"] for row in rows_of(federation)] == [0, 1, 2]
-
-
 IN_ROUND_3 = 2 * EXCHANGES + 1
 
 

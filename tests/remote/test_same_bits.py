@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from shorthand import release
@@ -49,23 +50,26 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
     assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]
 
 
-@pytest.mark.parametrize("labels", ["shared", release("server")])
-def test_classifiers_of_the_parties_are_the_same_in_processes(federate, in_process, labels: str):
-    sections = {"training": {"labels": labels, "auxiliary": 0.5, "party_dropout": 0.3}}
-    federation = federate(**sections)
-    federation.run()
-    assert federation.outcome() == in_process(**sections), federation.logs()
+def defended(gradients: str, embeddings: str) -> dict[str, Any]:
+    privacy = {"gradients": gradients, "embeddings": embeddings, "embedding_strength": 0.1, "noise_seed": 5}
+    return {"training": {"labels": "server"}, "privacy": privacy}
 
 
 @pytest.mark.filterwarnings("ignore:privacy.gradients. a row moves its whole batch")
-@pytest.mark.parametrize(("gradients", "embeddings"), [("max_norm", "gaussian"), ("gaussian", "distance_correlation")])
-@pytest.mark.release
-def test_defences_are_the_same_in_processes(federate, in_process, gradients: str, embeddings: str):
-    privacy = {"gradients": gradients, "embeddings": embeddings, "embedding_strength": 0.1, "noise_seed": 5}
-    sections = {"training": {"labels": "server"}, "privacy": privacy}
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"training": {"labels": "shared", "auxiliary": 0.5, "party_dropout": 0.3}},
+        release({"training": {"labels": "server", "auxiliary": 0.5, "party_dropout": 0.3}}),
+        release(defended("max_norm", "gaussian")),
+        release(defended("gaussian", "distance_correlation")),
+    ],
+    ids=["classifiers", "classifiers at the server", "longest and noisy", "noisy and decorrelated"],
+)
+def test_classifiers_and_defences_are_the_same_in_processes(federate, in_process, sections: dict[str, Any]):
     federation = federate(**sections)
     federation.run()
-    assert federation.outcome() == in_process(**sections)
+    assert federation.outcome() == in_process(**sections), federation.logs()
 
 
 @pytest.mark.release

@@ -25,6 +25,7 @@ from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import agreement
 from vfl.predict.export_run import export_run
+from vfl.predict.predict import Prediction
 from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
@@ -50,6 +51,23 @@ def predicted_by_processes(federation: Federation, table: Path, samples: Mapping
     return out.read_text()
 
 
+def trains_the_bits_of_one_process(federation: Federation, folder: Path, *more: str) -> None:
+    """Train by processes, and by one in ``folder``: the summaries must be the same."""
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    whole = run_experiment(federation.config, folder, resume=False, console=Console(quiet=True)).summary
+    check_same(federation, whole, *more)
+
+
+def check_same(federation: Federation, whole: Mapping[str, object], *more: str) -> None:
+    found = federation.outcome()["summary"]
+    assert {name: found[name] for name in (*SAME, *more)} == {name: whole[name] for name in (*SAME, *more)}
+
+
+def as_file(prediction: Prediction) -> str:
+    return "".join(",".join(map(str, row)) + "\n" for row in prediction.rows())
+
+
 def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tmp_path: Path):
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
@@ -60,11 +78,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     sections["training"]["loss"] = {"kind": "focal", "gamma": 0.5}
     federation = federate(**sections)
     federation.own_tables("bank")
-    federation.run()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
-    summary = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True)).summary
-    found = federation.outcome()["summary"]
-    assert {name: found[name] for name in SAME} == {name: summary[name] for name in SAME}
+    trains_the_bits_of_one_process(federation, tmp_path / "whole")
 
     new["bank"].write_text(new["bank"].read_text().replace(",j0", ",newcomer", 2))
     found = predicted_by_processes(federation, new["bank"], new)
@@ -74,8 +88,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
         "warning: bank: cells that hold a category of fewer than 5 training rows and are taken as unknown: 2 of column"
     )
     assert [federation.log(name).count(told) for name in federation.names] == [0, 1, 0], "told to its owner alone, once"
-    text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
-    assert found == text
+    assert found == (text := as_file(expected))
     assert text.splitlines()[1].endswith(",bank+shop")
 
 
@@ -92,8 +105,7 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     federation.own_tables("clerk")
     federation.run()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
-    found = federation.outcome()["summary"]
-    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    check_same(federation, whole)
 
     cards = {name: export_run(federation.folder / name, tmp_path / f"{name}-exported") for name in ("bank", "shop")}
     assert {name: [*card["models"]] for name, card in cards.items()} == {"bank": ["bank"], "shop": ["shop"]}
@@ -105,8 +117,7 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     clerk = tmp_path / "new/clerk.csv"
     clerk.write_text("\n".join(["k", *map(str, range(1000, 1020))]))
     found = predicted_by_processes(federation, clerk, new)
-    told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
-    assert found == "".join(",".join(map(str, row)) + "\n" for row in told)
+    assert found == as_file(predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new))
 
     service = Service(federation, new, tmp_path / "whole")
     service.start(SERVER, "bank", "shop")
@@ -136,16 +147,11 @@ def test_amounts_train_and_predict_the_bits_of_one_process(federate, tmp_path: P
     sections["data"]["tables"]["bank"]["label"] = "amount"
     sections["training"] |= loss
     federation = federate(**sections)
-    federation.run()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
-    whole = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True)).summary
-    found = federation.outcome()["summary"]
-    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    trains_the_bits_of_one_process(federation, tmp_path / "whole")
 
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
     found = predicted_by_processes(federation, new["bank"], new)
-    told = predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new).rows()
-    assert found == "".join(",".join(map(str, row)) + "\n" for row in told)
+    assert found == as_file(predict_in_process(Run(tmp_path / "whole"), None, [], "refuse", new))
 
 
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
@@ -157,12 +163,8 @@ def test_missing_rows_train_the_bits_of_one_process(federate, tmp_path: Path, la
     sections["training"] |= {"labels": labels, "party_dropout": 0.3}
     with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
         federation = federate(**sections)
-    federation.run()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
-        whole = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True))
-    found, names = federation.outcome()["summary"], (*SAME, "train_macs")
-    assert {name: found[name] for name in names} == {name: whole.summary[name] for name in names}
+        trains_the_bits_of_one_process(federation, tmp_path / "whole", "train_macs")
 
 
 @pytest.mark.filterwarnings("ignore:--when-absent. no placeholder was learned, so zeros replace shop")
@@ -208,7 +210,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
         assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
         assert federation.log(SERVER).count("no placeholder was learned, so zeros replace shop") == 1  # the first time
         expected = predict_in_process(Run(tmp_path / "whole"), None, [], when_absent, new)
-        assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
+        assert out.read_text() == as_file(expected)
         assert {line.rpartition(",")[2] for line in out.read_text().splitlines()[1:]} == {"bank", "bank+shop"}
     new["shop"].write_text(new["shop"].read_text().replace("1010", "2010"))
     federation.start("shop", extra=("--samples", str(new["shop"])))
@@ -305,8 +307,7 @@ def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_proce
     values = second.config.model_dump()
     values["training"]["start_from"] = tmp_path / "first"
     whole = run_experiment(parse_config(values), tmp_path / "second", resume=False, console=Console(quiet=True)).summary
-    found = second.outcome()["summary"]
-    assert {name: found[name] for name in SAME} == {name: whole[name] for name in SAME}
+    check_same(second, whole)
     assert before == {path: path.read_bytes() for path in before}, "the run stays as it was"
 
     own = load_config(second.folder / "bank.yaml")
