@@ -4,6 +4,7 @@ Shapes: B samples, W numbers, K columns of categories, D the embedding's width.
 """
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -65,14 +66,18 @@ class TableMLP(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the embeddings [B, D] of prepared rows [B, W + K]."""
-        numbers = self._encoded(rows[:, : self.numbers])
-        inputs = numbers
+        numbers, codes = rows[:, : self.numbers], rows[:, self.numbers :]
+        return self.embed(self.encode(numbers), codes)
+
+    def embed(self, encoded: Tensor, codes: Tensor) -> Tensor:
+        """Return the embeddings [B, D] of encoded numbers and codes [B, K]."""
+        inputs = encoded
         if self.categories is not None:
-            codes = rows[:, self.numbers :].long() + self.first_code  # float32 holds codes exactly up to 2^24
-            inputs = torch.cat([numbers, self.categories(codes).flatten(1)], dim=1)
+            rows = codes.long() + self.first_code  # float32 holds codes exactly up to 2^24
+            inputs = torch.cat([encoded, self.categories(rows).flatten(1)], dim=1)
         return with_linear_path(self.embedding(self.hidden(inputs)), self.linear, inputs)
 
-    def _encoded(self, numbers: Tensor) -> Tensor:
+    def encode(self, numbers: Tensor) -> Tensor:
         """Return the encoding of numbers [B, W] for the hidden layers."""
         if self.bins is None:
             return numbers
@@ -90,12 +95,12 @@ class MemberModels(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         features = spec.features
-        self.split: tuple[int, ...] | None = None
-        """Widths of the standardised numbers, the positions and the categories, if rows have both."""
+        self.numbers: int | None = None
+        """W, if rows have both forms."""
         kinds = [features]
         if isinstance(features, TableFeatures) and features.both:
             numbers, codes = len(features.number_bins), len(features.category_sizes)
-            self.split = numbers, numbers, codes
+            self.numbers = numbers
             one = replace(features, shape=(numbers + codes,), both=False)
             kinds = [replace(one, number_bins=()), one]
         own = replace(spec, embedding_size=spec.embedding_size // spec.members, members=1)
@@ -105,11 +110,13 @@ class MemberModels(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the embeddings [B, D] of prepared rows."""
-        inputs = [rows]
-        if self.split is not None:
-            standardised, positions, codes = rows.split(self.split, dim=1)
-            inputs = [torch.cat([numbers, codes], dim=1) for numbers in (standardised, positions)]
-        embeddings = [member(inputs[place % len(inputs)]) for place, member in enumerate(self.members)]
+        if self.numbers is None:
+            return torch.cat([member(rows) for member in self.members], dim=1)
+        both, codes = (rows[:, : self.numbers], rows[:, self.numbers : 2 * self.numbers]), rows[:, 2 * self.numbers :]
+        members = [cast(TableMLP, member) for member in self.members]
+        # All members that read one form encode it alike, so the first does it for the others.
+        encoded = [member.encode(numbers) for member, numbers in zip(members, both, strict=False)]
+        embeddings = [member.embed(encoded[place % 2], codes) for place, member in enumerate(members)]
         return torch.cat(embeddings, dim=1)
 
 
