@@ -6,116 +6,80 @@ import pytest
 from shorthand import load_horizontal, parse_horizontal
 
 from vfl.config import ConfigError
+from vfl.config.files import lay_over, parse_overrides
 from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.devices import Devices
 from vfl.runs.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
-MOMENTUM = {"training": {"optimizer": {"momentum": 0.9}}}
-DECAY = {"training": {"optimizer": {"weight_decay": 0.1}}}
-
+MOMENTUM, DECAY = "training.optimizer.momentum=0.9", "training.optimizer.weight_decay=0.1"
+NESTEROV = f"{MOMENTUM} training.optimizer.nesterov=true"
+SPEED = "horizontal.devices.speed"
+PARTIAL = "horizontal.work.kind=partial"
+LONGER = "work.max_missing_epochs"
 REFUSED = {
-    "more clients per round than clients": (
-        {"horizontal": {"clients": 6, "clients_per_round": 7}},
-        "horizontal.clients_per_round: 7 is more than clients = 6; lower it",
+    "horizontal.clients_per_round=7": "horizontal.clients_per_round: 7 is more than clients = 6; lower it",
+    "horizontal.algorithm=scafold": "horizontal.algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
+    "horizontal.fedprox.nu=1.0": "horizontal.fedprox.nu: unknown key; did you mean 'mu'?",
+    f"{SPEED}.kind=gausian": "(got 'gausian'); did you mean 'gaussian'?",
+    f"horizontal.algorithm=scaffold {MOMENTUM}": (
+        "SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD"
     ),
-    "unknown algorithm": (
-        {"horizontal": {"algorithm": "scafold"}},
-        "horizontal.algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
+    f"horizontal.algorithm=scaffold {DECAY}": "SCAFFOLD's option 2",
+    f"horizontal.algorithm=fedlga {MOMENTUM}": "FedLGA takes the mean step",
+    f"horizontal.algorithm=dms {MOMENTUM}": "or give horizontal.dms.gradient_bound",
+    f"horizontal.algorithm=fednova {NESTEROV}": "training.optimizer.nesterov",
+    "horizontal.algorithm=fednova horizontal.fednova.mu=40.0 training.optimizer.learning_rate=0.05": (
+        "horizontal.fednova.mu: 40 times the learning rate 0.05 is 2 or more, so that steps diverge; take less than 40"
     ),
-    "unknown setting": (
-        {"horizontal": {"fedprox": {"nu": 1.0}}},
-        "horizontal.fedprox.nu: unknown key; did you mean 'mu'?",
+    f"horizontal.algorithm=fedsgd {NESTEROV}": "training.optimizer.nesterov",
+    "horizontal.algorithm=dms horizontal.dms.weights=theorem3 horizontal.dms.lipschitz=3.0": (
+        "theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got 1.2"
     ),
-    "unknown speed": (
-        {"horizontal": {"devices": {"speed": {"kind": "gausian"}}}},
-        "(got 'gausian'); did you mean 'gaussian'?",
+    f"{PARTIAL} horizontal.local_steps=3": "work.kind: partial counts epochs; leave local_steps out",
+    f"{PARTIAL} horizontal.local_epochs=1": (f"{LONGER}: partial work leaves out 1 to local_epochs - 1 = 0 epochs"),
+    f"{PARTIAL} horizontal.{LONGER}=3 horizontal.local_epochs=3": LONGER,
+    "horizontal.selection.group_weights=[1,2,3,4,5,6,7]": (
+        "horizontal: selection.group_weights: 7 groups are more than clients = 6; name fewer"
     ),
-    "scaffold option 2 with momentum": (
-        {"horizontal": {"algorithm": "scaffold"}} | MOMENTUM,
-        "SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD",
+    f"{SPEED}.kind=groups {SPEED}.groups=[1,2,3,4,5,6,7]": (
+        "horizontal: devices.speed.groups: 7 groups are more than clients = 6; name fewer"
     ),
-    "scaffold option 2 with decay": ({"horizontal": {"algorithm": "scaffold"}} | DECAY, "SCAFFOLD's option 2"),
-    "fedlga with momentum": ({"horizontal": {"algorithm": "fedlga"}} | MOMENTUM, "FedLGA takes the mean step"),
-    "dms with momentum": ({"horizontal": {"algorithm": "dms"}} | MOMENTUM, "or give horizontal.dms.gradient_bound"),
-    "fednova with nesterov": (
-        {"horizontal": {"algorithm": "fednova"}, "training": {"optimizer": {"momentum": 0.9, "nesterov": True}}},
-        "training.optimizer.nesterov",
+    f"{SPEED}.kind=uniform {SPEED}.mean=1.0 {SPEED}.std=1.0": (
+        f"{SPEED}: std must be below mean = 1 for uniform speeds"
     ),
-    "fednova's proximal term that diverges": (
-        {
-            "horizontal": {"algorithm": "fednova", "fednova": {"mu": 40.0}},
-            "training": {"optimizer": {"learning_rate": 0.05}},
-        },
-        "horizontal.fednova.mu: 40 times the learning rate 0.05 is 2 or more, so that steps diverge; take less than 40",
-    ),
-    "fedsgd with nesterov": (
-        {"horizontal": {"algorithm": "fedsgd"}, "training": {"optimizer": {"momentum": 0.9, "nesterov": True}}},
-        "training.optimizer.nesterov",
-    ),
-    "theorem 3 beyond its bound": (
-        {"horizontal": {"algorithm": "dms", "dms": {"weights": "theorem3", "lipschitz": 3.0}}},
-        r"theorem3 needs learning_rate \* lipschitz \* \(1 \+ theta\) below 1 \(got 1.2",
-    ),
-    "partial work with local steps": (
-        {"horizontal": {"work": {"kind": "partial"}, "local_steps": 3}},
-        "work.kind: partial counts epochs; leave local_steps out",
-    ),
-    "partial work of one epoch": (
-        {"horizontal": {"work": {"kind": "partial"}, "local_epochs": 1}},
-        "work.max_missing_epochs: partial work leaves out 1 to local_epochs - 1 = 0 epochs",
-    ),
-    "partial work as long as complete work": (
-        {"horizontal": {"work": {"kind": "partial", "max_missing_epochs": 3}, "local_epochs": 3}},
-        "work.max_missing_epochs",
-    ),
-    "more groups of chances than clients": (
-        {"horizontal": {"selection": {"group_weights": [1, 2, 3, 4, 5, 6, 7]}}},
-        "horizontal: selection.group_weights: 7 groups are more than clients = 6; name fewer",
-    ),
-    "more groups of speeds than clients": (
-        {"horizontal": {"devices": {"speed": {"kind": "groups", "groups": [1, 2, 3, 4, 5, 6, 7]}}}},
-        "horizontal: devices.speed.groups: 7 groups are more than clients = 6; name fewer",
-    ),
-    "uniform speeds around 0": (
-        {"horizontal": {"devices": {"speed": {"kind": "uniform", "mean": 1.0, "std": 1.0}}}},
-        "horizontal.devices.speed: std must be below mean = 1 for uniform speeds",
-    ),
-    "exponential speeds below 1": (
-        {"horizontal": {"devices": {"speed": {"kind": "exponential", "mean": 0.5}}}},
-        "mean must be at least 1 step per second",
-    ),
-    "nobody ever there": ({"horizontal": {"devices": {"availability": 0}}}, "horizontal.devices.availability"),
-    "everybody lost": ({"horizontal": {"devices": {"dropout": 1}}}, "horizontal.devices.dropout"),
-    "mixing above 1": ({"horizontal": {"fedasync": {"mixing": 1.5}}}, "horizontal.fedasync.mixing"),
-    "feddyn without alpha": ({"horizontal": {"feddyn": {"alpha": 0}}}, "horizontal.feddyn.alpha"),
-    "third scaffold option": ({"horizontal": {"scaffold": {"option": 3}}}, "horizontal.scaffold.option"),
+    f"{SPEED}.kind=exponential {SPEED}.mean=0.5": "mean must be at least 1 step per second",
+    "horizontal.devices.availability=0": "horizontal.devices.availability",
+    "horizontal.devices.dropout=1": "horizontal.devices.dropout",
+    "horizontal.fedasync.mixing=1.5": "horizontal.fedasync.mixing",
+    "horizontal.feddyn.alpha=0": "horizontal.feddyn.alpha",
+    "horizontal.scaffold.option=3": "horizontal.scaffold.option",
 }
 
 
-@pytest.mark.parametrize(("sections", "line"), REFUSED.values(), ids=REFUSED)
-def test_refused_with_one_line(configure, sections, line):
-    with pytest.raises(ConfigError, match=line if "\\" in line else None) as refusal:
-        configure(**sections)
-    text = str(refusal.value)
-    assert "\n" not in text
-    assert "\\" in line or line in text
+def sections_of(settings):
+    return lay_over({}, parse_overrides(settings.split()))
 
 
-ALLOWED = {
-    "scaffold option 1 with momentum": {"horizontal": {"algorithm": "scaffold", "scaffold": {"option": 1}}} | MOMENTUM,
-    "dms with a slope and momentum": {"horizontal": {"algorithm": "dms", "dms": {"slope": 0.1}}} | MOMENTUM,
-    "dms with bounds and momentum": {
-        "horizontal": {"algorithm": "dms", "dms": {"gradient_bound": 1.0, "gradient_std": 1.0}}
-    }
-    | MOMENTUM,
-    "fednova with momentum": {"horizontal": {"algorithm": "fednova", "fednova": {"mu": 0.1}}} | MOMENTUM,
-}
+@pytest.mark.parametrize(("settings", "line"), REFUSED.items())
+def test_refused_with_one_line(configure, settings, line):
+    with pytest.raises(ConfigError) as refusal:
+        configure(**sections_of(settings))
+    assert "\n" not in str(refusal.value)
+    assert line in str(refusal.value)
 
 
-@pytest.mark.parametrize("sections", ALLOWED.values(), ids=ALLOWED)
-def test_what_is_near_to_it_runs(configure, build, problem, engine, sections):
-    metrics = build(configure(**sections), problem, engine).train_round(0)
+ALLOWED = [
+    f"horizontal.algorithm=scaffold horizontal.scaffold.option=1 {MOMENTUM}",
+    f"horizontal.algorithm=dms horizontal.dms.slope=0.1 {MOMENTUM}",
+    f"horizontal.algorithm=dms horizontal.dms.gradient_bound=1.0 horizontal.dms.gradient_std=1.0 {MOMENTUM}",
+    f"horizontal.algorithm=fednova horizontal.fednova.mu=0.1 {MOMENTUM}",
+]
+
+
+@pytest.mark.parametrize("settings", ALLOWED)
+def test_what_is_near_to_it_runs(configure, build, problem, engine, settings):
+    metrics = build(configure(**sections_of(settings)), problem, engine).train_round(0)
     assert metrics["clients/reporting"] == 3
 
 
@@ -146,54 +110,40 @@ def test_work_that_no_client_can_do_is_refused_before_the_first_round(configure,
 
 
 IGNORED = {
-    "another algorithm's section": ({"algorithm": "fedavg", "fedprox": {"mu": 1}}, "horizontal.fedprox: ignored"),
-    "weights": ({"algorithm": "scaffold", "weights": "all"}, "horizontal.weights: ignored"),
-    "server rate": ({"algorithm": "feddyn", "server_learning_rate": 0.5}, "horizontal.server_learning_rate: ignored"),
-    "epochs of an interval": (
-        {"local_epochs": 7, "local_steps": None, "work": {"kind": "interval", "interval_s": 4.0}},
-        "horizontal.local_epochs: ignored, horizontal.work.kind is interval",
+    "algorithm=fedavg fedprox.mu=1": "fedprox: ignored",
+    "algorithm=scaffold weights=all": "weights: ignored",
+    "algorithm=feddyn server_learning_rate=0.5": "server_learning_rate: ignored",
+    "local_epochs=7 local_steps=null work.kind=interval work.interval_s=4.0": (
+        "local_epochs: ignored, horizontal.work.kind is interval"
     ),
-    "epochs of fedsgd": ({"algorithm": "fedsgd", "local_epochs": 5}, "horizontal.local_epochs: ignored"),
-    "slope of theorem 3": (
-        {"algorithm": "dms", "dms": {"weights": "theorem3", "slope": 1.0}},
-        "horizontal.dms.slope: ignored",
+    "algorithm=fedsgd local_epochs=5": "local_epochs: ignored",
+    "algorithm=dms dms.weights=theorem3 dms.slope=1.0": "dms.slope: ignored",
+    "algorithm=dms dms.gradient_std=1.0 dms.slope=1.0": "dms.gradient_std: ignored",
+    "algorithm=fedasync selection.group_weights=[1,2]": "selection.group_weights: ignored, fedasync draws",
+    "algorithm=fedasync weights=equal": "weights: ignored",
+    "algorithm=dms weights=equal": "weights: ignored, dms has weights",
+    "work.max_missing_epochs=2": "work.max_missing_epochs: ignored, horizontal.work.kind is fixed",
+    "work.incomplete_share=0.3": "work.incomplete_share: ignored",
+    "work.interval_s=2.0": "work.interval_s: ignored",
+    "algorithm=fedlga": (
+        "algorithm: ignored, fedlga is fedavg with weights: equal where horizontal.work.kind is fixed"
     ),
-    "bounds beside a slope": (
-        {"algorithm": "dms", "dms": {"gradient_std": 1.0, "slope": 1.0}},
-        "horizontal.dms.gradient_std: ignored",
+    "devices.speed.kind=fixed devices.speed.groups=[1,4]": (
+        "devices.speed.groups: ignored, horizontal.devices.speed.kind is fixed"
     ),
-    "chances of an asynchronous server": (
-        {"algorithm": "fedasync", "selection": {"group_weights": [1, 2]}},
-        "horizontal.selection.group_weights: ignored, fedasync draws",
-    ),
-    "weights of an asynchronous server": ({"algorithm": "fedasync", "weights": "equal"}, "horizontal.weights: ignored"),
-    "weights of dms": ({"algorithm": "dms", "weights": "equal"}, "horizontal.weights: ignored, dms has weights"),
-    "missing epochs of fixed work": (
-        {"work": {"max_missing_epochs": 2}},
-        "horizontal.work.max_missing_epochs: ignored, horizontal.work.kind is fixed",
-    ),
-    "share of fixed work": ({"work": {"incomplete_share": 0.3}}, "horizontal.work.incomplete_share: ignored"),
-    "interval of fixed work": ({"work": {"interval_s": 2.0}}, "horizontal.work.interval_s: ignored"),
-    "fedlga of fixed work": (
-        {"algorithm": "fedlga"},
-        "horizontal.algorithm: ignored, fedlga is fedavg with weights: equal where horizontal.work.kind is fixed",
-    ),
-    "groups of a fixed speed": (
-        {"devices": {"speed": {"kind": "fixed", "groups": [1, 4]}}},
-        "horizontal.devices.speed.groups: ignored, horizontal.devices.speed.kind is fixed",
-    ),
-    "spread of a fixed speed": ({"devices": {"speed": {"std": 0.5}}}, "horizontal.devices.speed.std: ignored"),
-    "epochs beside steps": ({"local_steps": 3, "local_epochs": 2}, "horizontal.local_epochs: ignored"),
-    "hinge of polynomial staleness": (
-        {"algorithm": "fedasync", "fedasync": {"hinge_slope": 2.0}},
-        "horizontal.fedasync.hinge_slope: ignored, horizontal.fedasync.staleness is polynomial",
+    "devices.speed.std=0.5": "devices.speed.std: ignored",
+    "local_steps=3 local_epochs=2": "local_epochs: ignored",
+    "algorithm=fedasync fedasync.hinge_slope=2.0": (
+        "fedasync.hinge_slope: ignored, horizontal.fedasync.staleness is polynomial"
     ),
 }
+"""Settings of the section horizontal, and how a warning begins behind that name."""
 
 
-@pytest.mark.parametrize(("settings", "line"), IGNORED.values(), ids=IGNORED)
+@pytest.mark.parametrize(("settings", "line"), IGNORED.items())
 def test_a_setting_that_is_ignored_is_warned_of(configure, settings, line):
-    assert any(warning.startswith(line) for warning in configure(horizontal=settings).warnings())
+    warnings = configure(horizontal=sections_of(settings)).warnings()
+    assert any(warning.startswith(f"horizontal.{line}") for warning in warnings)
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,6 @@ def test_bad_settings_are_one_line_that_names_the_field(section: str, field: str
     assert f"horizontal.{section}" in str(error.value)
 
 
-def test_an_exponential_mean_below_one_is_refused():
-    with pytest.raises(ConfigError, match=r"mean must be at least 1 step per second .*0\.5"):
-        flare_config(devices={"speed": {"kind": "exponential", "mean": 0.5}})
-
-
 def test_settings_that_a_policy_makes_idle_are_named():
     idle = flare_config(
         clients_per_round=4,
