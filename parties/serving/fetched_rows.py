@@ -266,8 +266,8 @@ class FetchedRows:
             return FoundRows(raw, raw, {}, (), frozenset(away))
         others = range(len(next(iter(rows.values())).known_as))
         known_as = tuple([key_bytes(row.known_as[place], None) for row in rows.values()] for place in others)
-        source, whose = self.reader.source, [*rows]
-        for row, line in source.outliers(self.reader.owner, party.preparation, raw):
+        whose = [*rows]
+        for row, line in party.preparation.outliers(raw, self.reader.columns.names):
             self._tell(cells[whose[row]], f"{line}; the row has no score")
             places.pop(whose[row], None)
         return FoundRows(raw, prepare_samples(party.preparation, raw), places, known_as, frozenset(away))

@@ -15,6 +15,7 @@ from vfl.base.errors import one_line
 from vfl.core.finished_party import FinishedParty
 from vfl.data.samples import Samples
 from vfl.data.source import MOST_NAMED, Preparation, prepare_samples
+from vfl.data.tables.new_rows import read_new_rows
 from vfl.data.tables.source import Tables
 from vfl.messages.keys import key_bytes
 from vfl.parties.serving.served_drift import LOOKS_S, ServedDrift
@@ -144,14 +145,14 @@ class FileRows:
 
 def read_rows(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
     """Read an owner's rows to be scored. Raises TableError."""
-    rows = source.served_rows(path, name)
+    rows = read_new_rows(source, {name: path}, source.owners)
     known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
     order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
     return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
 
 
-def far_rows(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
+def far_rows(columns: Sequence[str], name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
     """Return, by row, a line about a cell too far from the training rows."""
-    found = source.outliers(name, preparation, raw.samples)
+    found = preparation.outliers(raw.samples, columns)
     return {row: f"{name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -232,7 +231,7 @@ def serve_party(
     source, audit = _trained_source(run_dir, name), ActionLog(run_dir)
     hello = make_hello(config, name, run_dir, secrets.token_hex(8), serving_agreement(config))
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
-    columns = [*chain(*source.columns(name))]
+    columns = source.columns(name).names
     drift = ServedDrift(columns, run_dir / DRIFT, console.print)
     rows = _rows_by_key(config, name, served.serve, source, drift, console.print)
     kept = OwnReasons(run_dir / SERVED_REASONS, columns, "key")
@@ -275,7 +274,7 @@ def _rows_by_key(
     secret = read_secret(config.serving.key_secret)
     if served.file is not None:
         read = partial(read_rows, source, name, secret)
-        return FileRows(served.file, read, drift, log, partial(far_rows, source, name))
+        return FileRows(served.file, read, drift, log, partial(far_rows, source.columns(name).names, name))
     if secret is not None:
         raise ConfigError(f"data.tables.{name}.serve: asks by key, which serving.key_secret hides; name a file")
     reader, limit_s = RowReader(source, name), WAITED * config.serving.timeout_ms / 1000

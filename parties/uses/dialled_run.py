@@ -29,6 +29,7 @@ from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
 from vfl.data.samples import check_aligned, ids_digest
 from vfl.data.source import Source, open_source
 from vfl.data.split import party_file
+from vfl.data.tables.new_rows import read_own_rows
 from vfl.data.tables.source import Tables
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.server.link import RemoteLink
@@ -185,7 +186,7 @@ def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_abs
 
     Raises ConfigError as ``check_complete``, for matched rows.
     """
-    rows = source.own_rows(path)
+    rows = read_own_rows(source, path)
     if rows is not None:
         if when_absent == "refuse":
             check_complete(rows)

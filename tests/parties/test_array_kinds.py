@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import vfl
 from vfl.api.fit import _labels as labels_of_fit
-from vfl.api.frames_to_files import owner_of, weights_of
+from vfl.api.frames import owner_of, weights_of
 from vfl.config import ConfigError
 from vfl.data.rows import rows_of
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.api.frames_to_files import draw_tested
+from vfl.api.frames import draw_tested
 from vfl.api.train_tables import Trial, best_exchanges
 from vfl.config.tables import STEPS_PER_ROUND, exchanges_to_try, table_settings
 

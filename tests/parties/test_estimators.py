@@ -14,7 +14,7 @@ from predicted import predict_in_process
 from shorthand import release
 
 import vfl
-from vfl.api.frames_to_files import owner_of
+from vfl.api.frames import owner_of
 from vfl.config import ConfigError, parse_config
 from vfl.config.settings import WhenAbsent
 from vfl.runs.stored_run import Run

@@ -41,7 +41,7 @@ def test_owners_explain_scores_as_in_one_process_and_tell_what_they_agreed_to(fe
     with out.open(newline="") as file:
         heading, *rows = csv.reader(file)
     found = [dict(zip(heading, row, strict=True)) for row in rows]
-    names = {owner: Tables(federation.config.data, 0).column_names(owner) for owner in ("bank", "shop")}
+    names = {owner: Tables(federation.config.data, 0).columns(owner).names for owner in ("bank", "shop")}
     for place, (row, cells) in enumerate(zip(found, map(expected.cells, range(len(found))), strict=True)):
         wanted = dict(zip(expected.heading(), cells, strict=True))
         common = {name: value for name, value in wanted.items() if name in row and not name.startswith("shop.")}

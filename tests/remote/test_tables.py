@@ -254,7 +254,7 @@ def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(fe
         with (federation.folder / owner / "importance.csv").open(newline="") as file:
             heading, *rows = csv.reader(file)
         assert heading == ["column", "lost"]
-        assert [row[0] for row in rows] == Tables(federation.config.data, 0).column_names(owner)
+        assert [row[0] for row in rows] == Tables(federation.config.data, 0).columns(owner).names
         assert tuple(float(row[1]) for row in rows) == importance.lost == tuple(found["columns"][owner].values())
     assert "shop adds " in federation.log(SERVER)
     assert len(relay.passed) > ROWS

@@ -1,9 +1,9 @@
 """Classifier and regressor over several owners' tables by scikit-learn's conventions: ``vfl.VerticalClassifier``.
 
-They write the owners' tables as Parquet into a temporary folder, train there as ``lvfl train`` does, with settings that
-need no search (`vfl.config.tables`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
-folder. A pickled estimator takes its run along. PyTorch and the engine are imported by the first fit, prediction or
-unpickling: the classes themselves only need scikit-learn.
+They hold the owners' tables in memory, train in a temporary folder as ``lvfl train`` does, with settings that need no
+search (`vfl.config.tables`), and predict as ``lvfl predict``: the same engine, the same bits, the same run folder. A
+pickled estimator takes its run along. PyTorch and the engine are imported by the first fit, prediction or unpickling:
+the classes themselves only need scikit-learn.
 
 Shapes: N rows, C classes.
 """
@@ -11,12 +11,9 @@ Shapes: N rows, C classes.
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportMissingParameterType=false
 # scikit-learn ships no stubs, and numpy's signatures are partly unannotated.
 
-import io
-import shutil
 import tempfile
 import warnings
 import weakref
-import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,21 +29,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from vfl.api.frames_to_files import (
+from vfl.api.frames import (
     LabelledTables,
     OwnerTable,
     check_labels,
     classes_of,
     draw_tested,
     fill_masked,
+    forget_run,
     labels_of,
     named_loss,
     other_order,
     owners_of,
-    packed,
+    pack_run,
     refuse_repeated,
+    unpack_run,
     weights_of,
     with_names,
+    write_held,
 )
 from vfl.api.predict_owners import ESTIMATOR, check_owners, predict_owners
 from vfl.base.errors import one_line, use_words
@@ -155,7 +155,7 @@ class _Vertical(BaseEstimator):
         state.pop("_trained", None)
         if "_folder" in state:
             state["_named"] = str(self._folder)
-            state["_folder"] = packed(self._folder, self.run_.folder)
+            state["_folder"] = pack_run(self._folder, self.run_.folder)
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -164,11 +164,11 @@ class _Vertical(BaseEstimator):
             from vfl.runs.stored_run import Run
 
             kept = Path(tempfile.mkdtemp(prefix="lvfl-"))
-            with _removed_on_error(kept), zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
-                file.extractall(kept)
+            with _removed_on_error(kept):
+                unpack_run(state["_folder"], kept)
             run = _lasting(Run(kept / "run"), kept)
             named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), str(kept))
-            (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables lie here now
+            (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables go by this name now
             state |= {"_folder": kept, "run_": run}
         cast(Any, super()).__setstate__(state)
 
@@ -227,6 +227,8 @@ class _Vertical(BaseEstimator):
         with _removed_on_error(folder):
             places = Places(folder, run_dir, ShowConsole() if self.verbose else Console(quiet=True))
             run, self._trained = train_tables(wanted, samples, tested, given, places, again=fraction == 0)
+            if self.run_dir is not None:
+                write_held(folder)
             self.run_ = _lasting(run, folder)
         self._folder, self.owners_ = folder, list(samples.owners)
         return self
@@ -423,7 +425,7 @@ class VerticalRegressor(RegressorMixin, _Vertical):
 
 def _lasting(run: "Run", folder: Path) -> "Run":
     """Return the run, with which its private folder is removed."""
-    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(run, forget_run, folder)
     return run
 
 
@@ -432,5 +434,5 @@ def _removed_on_error(folder: Path) -> Generator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        forget_run(folder)
         raise

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from vfl.api.frames_to_files import check_given, check_labels, classes_of, named_loss, weights_of, with_names
+from vfl.api.frames import check_given, check_labels, classes_of, named_loss, weights_of, with_names
 from vfl.base.errors import Diverged, nearest_name
 from vfl.base.modules import copy_model
 from vfl.base.process_state import standard_state

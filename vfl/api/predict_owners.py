@@ -3,16 +3,15 @@
 Shapes: N rows of the first owner, C classes.
 """
 
-import tempfile
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.api.frames_to_files import OwnerTable, places, write_new
+from vfl.api.frames import OwnerTable, places
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
+from vfl.data.tables.cells import FrameTable
 
 if TYPE_CHECKING:  # they import PyTorch
     from vfl.config.settings import WhenAbsent
@@ -60,8 +59,9 @@ def predict_owners(
     from vfl.predict.open_run import SamplesWanted, take_rows
     from vfl.predict.predict import predict_opened
 
-    with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, use_words(ESTIMATOR):
-        wanted = SamplesWanted(tables=write_new(Path(folder), owners), absent=absent, when_absent=missing)
+    tables = {name: FrameTable(f"X: {name}", owner.table) for name, owner in owners.items()}
+    wanted = SamplesWanted(tables=tables, absent=absent, when_absent=missing)
+    with use_words(ESTIMATOR):
         prediction = predict_opened(take_rows(trained, wanted), missing, reasons)
     return prediction, places(_first(known, owners).keys, [key[0] for key in prediction.keys[1:]])
 

@@ -21,7 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from vfl.api.frames_to_files import LABEL, LabelledTables, by_code, check_given, draw_tested, lacking, write_owners
+from vfl.api.frames import (
+    LABEL,
+    LabelledTables,
+    by_code,
+    check_given,
+    draw_tested,
+    forget_run,
+    hold_owners,
+    lacking,
+)
 from vfl.base.errors import ConfigError, PeerLost
 from vfl.base.metrics import worse_than_constant
 from vfl.config import ExperimentConfig
@@ -84,11 +93,15 @@ def try_exchanges(wanted: Training, samples: LabelledTables, given: Mapping[str,
     held = draw_tested(samples.labels_N, HELD_BACK, True, np.random.RandomState(wanted.seed))
     trials: list[Trial] = []
     for steps_per_round in tried:
-        with tempfile.TemporaryDirectory(prefix="lvfl-") as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            places = Places(Path(folder), Path(folder, "run"), Console(quiet=True))
-            settings = {**given, **trial_settings(), STEPS_PER_ROUND: steps_per_round}
-            summary = train_tables(wanted, samples, held, settings, places, again=False)[0].summary
+        folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
+        places = Places(folder, folder / "run", Console(quiet=True))
+        settings = {**given, **trial_settings(), STEPS_PER_ROUND: steps_per_round}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                summary = train_tables(wanted, samples, held, settings, places, again=False)[0].summary
+        finally:
+            forget_run(folder)
         sent = summary["uplink_bytes"] + summary["downlink_bytes"]
         trials.append(Trial(steps_per_round, float(summary["test_loss"]), sent))
     return trials
@@ -116,15 +129,14 @@ def train_tables(
 
     ``again``: the tested rows are trained on as well. Raises ValueError, one line; KeyboardInterrupt for a signal.
     """
-    tables, test_file = write_owners(places.tables, samples, tested, again=again)
+    tables, test_file = hold_owners(places.tables, samples, tested, again=again)
     values: dict[str, Any] = {"name": "python", "seed": wanted.seed, "task": wanted.task}
     values["data"] = {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
     values |= {"lightweighting": {"alpha": wanted.alpha, "beta": wanted.beta}, "checkpoint": {"every": wanted.rounds}}
     parties = [name for name, table in tables.items() if table["features"] != {}]
     values["evaluation"] = {"subsets": len(parties) > 1, "every": wanted.rounds}
     own_loss = wanted.loss if callable(wanted.loss) else None
-    folder = str(places.tables)
-    with _naming_tables(folder):
+    with _hiding_label():
         config = fitting_experiment(values, given, len(wanted.classes), wanted.rounds, one_model=own_loss is not None)
     config = by_code(config, wanted.classes)
     config.note_own()
@@ -137,7 +149,7 @@ def train_tables(
         return Built(built[0].server)
 
     lines = [*config.warnings(), *lacking(samples.owners)]
-    with _naming_tables(folder), warnings.catch_warnings(record=True) as caught:
+    with _hiding_label(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", UserWarning)  # not as errors: some are not the caller's
         outcome = run_experiment(config, places.run, resume=False, console=places.console, build=build)
     if not outcome.finished:
@@ -146,20 +158,20 @@ def train_tables(
     for line in filter(None, [*lines, worse_than_constant(outcome.summary)]):
         warnings.warn(line, stacklevel=4)
     for each in caught:
-        # The training counts rows of its own files, in which tested samples are there twice.
+        # The training counts rows of its own tables, in which tested samples are there twice.
         if DROPPED not in str(each.message):
-            warnings.warn(_without_folder(str(each.message), folder), each.category, stacklevel=4)
+            warnings.warn(_without_label(str(each.message)), each.category, stacklevel=4)
     return Run(places.run), built[0]
 
 
 @contextmanager
-def _naming_tables(folder: str) -> Generator[None]:
+def _hiding_label() -> Generator[None]:
     try:
         yield
     except (ValueError, PeerLost) as error:
-        raise ConfigError(_without_folder(str(error), folder)) from None
+        raise ConfigError(_without_label(str(error))) from None
 
 
-def _without_folder(line: str, folder: str) -> str:
-    """Return a line about the files of tables and labels that came from memory, without these files."""
-    return line.replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
+def _without_label(line: str) -> str:
+    """Return a line without the name of the column of labels, which is added to the caller's."""
+    return line.replace(f"label {LABEL!r}", "label")

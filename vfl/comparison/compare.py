@@ -137,7 +137,7 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
         in_the_open["apart"] = train_on(
             apart_config(config), folder / "apart", split, source, console
         ).joint.predictions()
-    columns = {owner: source.column_names(owner) for owner in source.parties}
+    columns = {party.name: party.column_names for party in lvfl.parties}
     return comparison_of(folder / "lvfl", leader, answers, {"alone": alone_MC, **in_the_open}, columns)
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vfl.base.errors import Argument, Choice, ConfigError
+from vfl.base.errors import ConfigError
 from vfl.base.modules import weights_digest
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
@@ -106,9 +106,20 @@ class Preparation:
     def module(self) -> nn.Module | None:
         """Return ``apply`` as an exported model's first layer; None if the exported model takes prepared samples."""
 
-    def unknown(self, samples: Samples) -> list[int]:
-        """Return the number of raw cells of each category column that share the embedding of unknown ones."""
-        return []
+    def fitted_text(self, names: Sequence[str]) -> str | None:
+        """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none.
+
+        ``names``, here and below, are the columns', as in `column_places`.
+        """
+        return None
+
+    def unseen_values(self, samples: Samples, names: Sequence[str]) -> str:
+        """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
+        return ""
+
+    def outliers(self, samples: Samples, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Yield the row of each cell so far from the training rows that it is clipped, and a line for its owner."""
+        yield from ()
 
     def state_dict(self) -> State:
         """Return the fitted state; it is saved with the party's state and never leaves the party."""
@@ -214,18 +225,6 @@ class Source:
         preparation.load_state_dict(state)
         return preparation
 
-    def preparation_text(self, party: str, preparation: Preparation) -> str | None:
-        """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none."""
-        return None
-
-    def warning_of_unseen_values(self, party: str, preparation: Preparation, samples: Samples) -> str:
-        """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
-        return ""
-
-    def outliers(self, party: str, preparation: Preparation, samples: Samples) -> Iterator[tuple[int, str]]:
-        """Yield the row of each cell so far from the training rows that it is clipped, and a line for its owner."""
-        yield from ()
-
     def names(self, party: str) -> State:
         """Return the column names of a party's new samples, which are saved with the party."""
         return {}
@@ -236,10 +235,6 @@ class Source:
     def keep_names(self, party: str, names: State) -> None:
         """Read a party's columns for training as another run has read them. Raises ValueError for other columns."""
         self.load_names(party, names)
-
-    def column_names(self, party: str) -> list[str]:
-        """Return the names of a party's columns, as `Preparation.column_places` counts them; empty without names."""
-        return []
 
     def check(self, samples: Samples) -> None:
         """Raise ValueError for raw samples, as read from a file, that are not of this source's kind."""
@@ -256,25 +251,6 @@ class Source:
         if self.data.file is None:
             raise ValueError("data.file: is missing; name the server's labels, as lvfl split-data writes them")
         return load_label_data(self.data.file)
-
-    def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
-        """Read new rows to predict from tables by owner. Raises ValueError if the source has no tables."""
-        raise self._no_tables()
-
-    def whose_table(self, path: Path) -> tuple[str, ...]:
-        """Return the owners whose new rows a table of no named owner holds. Raises ValueError if that is ambiguous."""
-        raise self._no_tables()
-
-    def _no_tables(self) -> ConfigError:
-        use = Choice(Argument.DATA, ("FILE",), "names its samples", "give its samples")
-        return ConfigError(f"--table: {self.data.dataset.kind} has no tables", use)
-
-    def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
-        """Read one owner's new rows (None: the label owner's) from a file of the source's own kind.
-
-        Returns None if ``path`` is not such a file but one that ``write_prediction_files`` wrote.
-        """
-        return None
 
     def read_samples(self, given: Path | NDArray[Any], trained: Samples, classes: int) -> NewSamples:
         """Read samples to predict from a file of this source's own kind, or from an array.
@@ -334,17 +310,18 @@ def prepare_party(source: Source, data: PartyData, kept: State | None = None) ->
     else:
         preparation, _ = _as_fitted(source, kept, 1)
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
-    for line in islice(far_cells(source, data.party, preparation, data.test, data.test_row), 1):
+    held = Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
+    for line in islice(far_cells(data.party, preparation, held.column_names, data.test, data.test_row), 1):
         warnings.warn(f"test rows: {line}", stacklevel=2)
-    return Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
+    return held
 
 
 def far_cells(
-    source: Source, party: str, preparation: Preparation, samples: Samples, named: Callable[[int], str]
+    party: str, preparation: Preparation, columns: Sequence[str], samples: Samples, named: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield lines, for their owner, that name row and column of the first cells that are clipped."""
     rows = samples.held_rows()
-    for row, line in islice(source.outliers(party, preparation, samples.held()), MOST_NAMED):
+    for row, line in islice(preparation.outliers(samples.held(), columns), MOST_NAMED):
         yield f"{party}: {named(int(rows[row]))}, {line}"
 
 

@@ -173,7 +173,7 @@ def _embeddings(party: FinishedParty) -> Tensor:
 
 def _export_party(source: Source, party: FinishedParty, raw: Samples, folder: Path) -> dict[str, Any]:
     model, preparation = party.evaluated.finished_copy(), party.preparation.module()
-    fitted = source.preparation_text(party.name, party.preparation)
+    fitted = party.preparation.fitted_text(party.column_names)
     if fitted is not None:
         write_atomically(folder / f"{party.name}{FITTED}", fitted + "\n")
     samples = party.train if preparation is None else raw

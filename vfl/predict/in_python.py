@@ -1,6 +1,5 @@
 """Predictions of what a Python program has in memory: samples and errors in its own words."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
 from vfl.config.settings import WhenAbsent
-from vfl.data.tables.frames import write_frame
+from vfl.data.tables.cells import FrameTable, TableRows
+from vfl.data.tables.frames import frame_table
 from vfl.predict.open_run import HERE, SamplesWanted, check_word
 from vfl.predict.predict import Prediction, in_file_order, predict_run, table_named
 from vfl.predict.reasons import Reasons, ReasonsWanted
@@ -50,22 +50,21 @@ def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: Reas
             raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
         data = Path(samples) if isinstance(samples, str | Path) else np.asarray(cast(Any, samples))
         return predict_run(run, HERE, SamplesWanted(data, when_absent=when_absent), reasons)
-    with tempfile.TemporaryDirectory() as folder:
-        tables = _as_files(run, cast(Mapping[str, object], samples), Path(folder))
-        wanted = SamplesWanted(tables=tables, when_absent=when_absent)
-        return in_file_order(predict_run(run, HERE, wanted, reasons))
+    wanted = SamplesWanted(tables=_tables(run, cast(Mapping[str, object], samples)), when_absent=when_absent)
+    return in_file_order(predict_run(run, HERE, wanted, reasons))
 
 
-def _as_files(run: Run, samples: Mapping[str, object], folder: Path) -> Mapping[str, Path]:
-    """Return tables by owner as files; those in memory are written into a folder."""
-    owners, tables = run.prediction.owners, dict[str, Path]()
+def _tables(run: Run, samples: Mapping[str, object]) -> Mapping[str, TableRows]:
+    """Return the tables by owner: files as they are named, and frames in memory."""
+    owners, tables = run.prediction.owners, dict[str, TableRows]()
     for owner, table in samples.items():
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")
         if isinstance(table, str | Path):
             tables[owner] = table_named(run.prediction, owner, Path(table))
         else:
-            tables[owner] = write_frame(folder / owner, f"samples: {owner}", table)
+            name = f"samples: {owner}"
+            tables[owner] = FrameTable(name, frame_table(name, table))
     if not tables:
         raise ConfigError("samples: there is no table; give {owner: table}")
     return tables

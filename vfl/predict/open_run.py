@@ -28,6 +28,8 @@ from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
+from vfl.data.tables.cells import TableRows
+from vfl.data.tables.new_rows import read_new_rows, tables_of
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
 
@@ -46,7 +48,7 @@ class SamplesWanted:
 
     data: Path | NDArray[Any] | None = None
     """Other samples, as `Source.read_samples` reads it."""
-    tables: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    tables: Mapping[str, TableRows] = field(default_factory=dict[str, TableRows])
     """Tables of new rows by owner."""
     split: Subset | None = None
     """Which of the run's own samples; None: those that it evaluated."""
@@ -135,15 +137,16 @@ def take_rows(trained: LocalFederation, wanted: SamplesWanted) -> RunHere:
     config = trained.joint.config
     if any(config.data.tables[owner].keys for owner in config.owners if owner not in names):
         samples_table(config, tables)  # nobody else knows which rows of the others belong together
-    samples = trained.source.read_tables({name: path for name, path in tables.items() if name not in away})
+    here = {name: table for name, table in tables.items() if name not in away}
+    samples = read_new_rows(tables_of(trained.source), here)
     if wanted.when_absent == "refuse":
         check_complete(samples)
     for party, part in zip(trained.parties, samples.parts, strict=True):
         if party.name in away:
             continue
-        if line := trained.source.warning_of_unseen_values(party.name, party.preparation, part):
-            warnings.warn(line, stacklevel=2)
-        for line in far_cells(trained.source, party.name, party.preparation, part, samples.row):
+        if line := party.preparation.unseen_values(part, party.column_names):
+            warnings.warn(f"{party.name}: {line}", stacklevel=2)
+        for line in far_cells(party.name, party.preparation, party.column_names, part, samples.row):
             warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
     return RunHere(replace(joint, away=away), samples.file_order)
@@ -226,7 +229,7 @@ def leader_of(config: PredictionConfig) -> str:
     return label_owner(config.data.tables) or config.parties[0]
 
 
-def samples_table(config: PredictionConfig, tables: Mapping[str, Path]) -> Path:
+def samples_table(config: PredictionConfig, tables: Mapping[str, TableRows]) -> TableRows:
     """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
     leader = leader_of(config)
     if leader not in tables:

@@ -24,6 +24,8 @@ from vfl.config.tables import TableConfig
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Task
+from vfl.data.tables.cells import TableRows
+from vfl.data.tables.new_rows import find_owners, tables_of
 from vfl.data.tables.opened import locate_table
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
@@ -204,14 +206,14 @@ def _reordered(prediction: Prediction, order_N: Tensor) -> Prediction:
     )
 
 
-def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
+def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict[str, TableRows]:
     """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
 
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
     names = run.prediction.owners if given else ()
-    tables: dict[str, Path] = {}
+    tables: dict[str, TableRows] = {}
     for text in given:
         owner, named, path = text.partition("=")
         if not named and len(given) == 1:
@@ -224,7 +226,7 @@ def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict
     return tables
 
 
-def table_named(config: PredictionConfig, owner: str, path: Path) -> Path:
+def table_named(config: PredictionConfig, owner: str, path: Path) -> TableRows:
     """Return an owner's table of new rows: the file, or that of a YAML file of ``lvfl describe``.
 
     Raises ConfigError for YAML that names no file, or another key than the run's.
@@ -243,7 +245,8 @@ def table_named(config: PredictionConfig, owner: str, path: Path) -> Path:
     return locate_table(owner, own.model_copy(update={"key": trained}))
 
 
-def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, Path]:
+def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, TableRows]:
     if serve or len(run.prediction.owners) == 1:
         return {leader_of(run.prediction): path}
-    return dict.fromkeys(open_federation(run, with_data=False).source.whose_table(path), path)
+    source = open_federation(run, with_data=False).source
+    return dict.fromkeys(find_owners(tables_of(source), path), path)

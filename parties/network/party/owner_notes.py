@@ -10,7 +10,7 @@ from torch import Tensor
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
 from vfl.data.samples import Samples
-from vfl.data.source import Source, far_cells
+from vfl.data.source import Prepared, far_cells
 from vfl.messages.control import ColumnImportance, Explained
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
@@ -59,7 +59,6 @@ class Notes:
 
     name: str
     run_dir: Path
-    source: Source
     wanted: Samples | None
     """Raw samples to predict in place of the test samples."""
     wanted_row: Callable[[int], str]
@@ -76,7 +75,7 @@ class Notes:
         self.view.note(party, samples, request, reply)
         if request.kind is Kind.IMPORTANCE:
             path = self.run_dir / IMPORTANCE
-            write_importance(path, ColumnImportance.of(request), self.source.column_names(self.name))
+            write_importance(path, ColumnImportance.of(request), party.data)
             self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
         if request.kind is Kind.ATTRIBUTE:
             explained = Explained.of(request)
@@ -86,19 +85,19 @@ class Notes:
 
     def warn_of_unseen_values(self, party: FeatureParty) -> None:
         """Warn, once, of samples to predict that are unlike those of the training."""
-        source, wanted = self.source, self.wanted
+        wanted, columns = self.wanted, party.column_names
         assert wanted is not None
-        line = source.warning_of_unseen_values(self.name, party.preparation, wanted)
-        far = far_cells(source, self.name, party.preparation, wanted, self.wanted_row)
-        for each in (*[line] * bool(line), *far):
+        line = party.preparation.unseen_values(wanted, columns)
+        far = far_cells(self.name, party.preparation, columns, wanted, self.wanted_row)
+        for each in (*[f"{self.name}: {line}"] * bool(line), *far):
             if each not in self.said:
                 self.said.add(each)
                 self.console.print(f"warning: {each}")
 
 
-def write_importance(path: Path, importance: ColumnImportance, names: Sequence[str]) -> None:
-    """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
-    columns = names or range(len(importance.lost))
+def write_importance(path: Path, importance: ColumnImportance, data: Prepared) -> None:
+    """Write a line for each of a party's columns, which have numbers where they have no names."""
+    columns = data.column_names if data.raw.get("names") else range(len(importance.lost))
     write_csv(path, [("column", "lost"), *zip(columns, importance.lost, strict=True)])
 
 

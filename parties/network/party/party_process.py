@@ -117,8 +117,8 @@ def run_party(
     store = open_store(run_dir, config.checkpoint.keep)
     view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
     audit = ActionLog(run_dir)
-    samples_of = holding.source, holding.wanted, holding.wanted_row
-    notes = Notes(name, run_dir, *samples_of, view, console, partial(note_action, audit, dialer))
+    wanted, log_action = (holding.wanted, holding.wanted_row), partial(note_action, audit, dialer)
+    notes = Notes(name, run_dir, *wanted, view, console, log_action)
 
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
@@ -255,7 +255,9 @@ def last_state(run_dir: Path, config: ExperimentConfig) -> State | None:
 
 def _wanted(source: Source, path: Path, name: str, train: Samples) -> tuple[Samples, Callable[[int], str]]:
     """Read the samples to predict, from the owner's own table or a file of ``prediction_files``, and their names."""
-    if (rows := source.own_rows(path, name)) is None:
+    from vfl.data.tables.new_rows import read_own_rows  # pyarrow, which a training without tables does without
+
+    if (rows := read_own_rows(source, path, name)) is None:
         return load_samples(path, name, train, source.check), numbered
     return rows.parts[source.parties.index(name)], rows.row
 

@@ -15,8 +15,8 @@ from vfl.data.tables.columns import Categories, Numbers
 def test_the_embedded_table_is_that_of_scikit_learn(owner, columns):
     bunch: Any = load_breast_cancer()
     source = BreastCancer(DataConfig(), 0)
-    assert list(source.features(owner)) == bunch.feature_names[columns].tolist()
-    table = source._read(owner, ["clinic", "laboratory"])
+    assert list(source.columns(owner).numbers) == bunch.feature_names[columns].tolist()
+    table = source.read(owner, ["clinic", "laboratory"])
     for name, values in zip(bunch.feature_names[columns], bunch.data[:, columns].T, strict=True):
         column = table.columns[name]
         assert isinstance(column, Numbers)
@@ -24,6 +24,5 @@ def test_the_embedded_table_is_that_of_scikit_learn(owner, columns):
     if owner == "clinic":
         label = table.columns[LABEL]
         assert isinstance(label, Categories)
-        assert label.names == tuple(bunch.target_names)
-        assert np.array_equal(label.codes, bunch.target)
+        assert [label.names[code] for code in label.codes] == bunch.target_names[bunch.target].tolist()
     assert len(table.keys[KEY]) == len(table.rows) == len(bunch.target)

@@ -42,7 +42,7 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
     restored = TablePreparation(_numbers(torch.zeros(1, 1).double()), "quantiles")
     restored.load_state_dict(preparation.state_dict())
     assert restored.features == features
-    told = json.loads(preparation.to_json(["x"], []))["numbers"][0]
+    told = json.loads(preparation.fitted_text(["x"]))["numbers"][0]
     assert told["edges"] == edges.tolist()
 
 

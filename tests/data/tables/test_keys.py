@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from vfl.api.frames_to_files import owner_of
+from vfl.api.frames import owner_of
 from vfl.data.tables.arrow import pq
 from vfl.data.tables.cells import MISSING, TableError
 from vfl.data.tables.columns import key_cell, read_table

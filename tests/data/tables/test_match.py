@@ -32,7 +32,7 @@ def config(tmp_path):
     for name, rows in (("bank", numbers), ("shop", 29 - numbers)):
         source = open_source(config)
         assert isinstance(source, Tables)
-        keys = keys_digest(source._read(name, ("bank", "shop")))
+        keys = keys_digest(source.read(name, ("bank", "shop")))
         write_match(tmp_path / f"{name}.match", Match(name, "ab" * 32, keys, "inner", rows.astype(np.int64), 4))
     return config
 

@@ -19,8 +19,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
-from vfl.parties.network.admission import DataDigests
-from vfl.parties.network.party.party_process import Holding, Notes, _wanted
+from vfl.parties.network.party.party_process import Notes, _wanted
 from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_run_with_data
@@ -87,7 +86,7 @@ def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained:
     said: list[str] = []
 
     def outliers(preparation: Any, raw: Any) -> dict[int, str]:
-        return far_rows(source, "shop", preparation, raw)
+        return far_rows(source.columns("shop").names, "shop", preparation, raw)
 
     drift = ServedDrift([], tmp_path / "drift.json", said.append)
     table = FileRows(path, lambda path: read_rows(source, "shop", None, path), drift, said.append, outliers)
@@ -110,13 +109,12 @@ def test_an_owner_s_own_process_names_the_key_of_a_predicted_row(matched: bool, 
     source: Any = trained.source
     if matched:  # in an order of its own, with two rows that the owner lacks
         order = np.array([-1, 3, *range(3), *range(4, 18), -1])
-        keys = keys_digest(source._read("shop", source.parties, path), {})
+        keys = keys_digest(source.read("shop", source.parties, path), {})
         write_match(path.with_name("shop.csv.match"), Match("shop", "ab" * 32, keys, "left", order, None))
     party = next(each for each in trained.parties if each.name == "shop")
     wanted, named = _wanted(source, path, "shop", party.train)
-    holding = Holding(party.data, source, wanted, None, DataDigests("", "", ""), named)
     said = io.StringIO()
-    notes: Any = Notes("shop", tmp_path, holding, cast(Any, None), Console(file=said, width=200))
+    notes: Any = Notes("shop", tmp_path, wanted, named, cast(Any, None), Console(file=said, width=200))
     notes.warn_of_unseen_values(party)
     notes.warn_of_unseen_values(party)  # every session restores the party
     assert said.getvalue().splitlines() == [
@@ -145,7 +143,7 @@ def test_no_training_row_is_clipped():
     numbers[0] = 1e20
     samples = Samples(torch.arange(5000), torch.from_numpy(numbers), more=(torch.zeros(5000, 0, dtype=torch.int64),))
     preparation = TablePreparation(samples)
-    assert preparation.far(samples) == []
+    assert list(preparation.outliers(samples, ["x"])) == []
     found = preparation.apply(samples).features[:, 0]
     assert found.max() == pytest.approx(4999**0.5)
     assert found.max() < FARTHEST

@@ -20,6 +20,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
+from vfl.data.tables.new_rows import read_new_rows, tables_of
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
 from vfl.predict.open_run import take_samples
@@ -169,7 +170,7 @@ def test_a_group_is_on_one_side_and_owners_alone_find_the_same_split(tmp_path):
     assert len(train | test) == 23
     assert 0.2 <= len(split.labels.test.values) / 90 < 0.3
     assert isinstance(source, Tables)
-    assert "person" not in source.features("bank")
+    assert "person" not in source.columns("bank").kinds
     others = {"seed": 1}, {"data": config.data.model_copy(update={"validation_share": 0.3})}
     for change in others:
         other = persons_of(open_source(config.model_copy(update=change)).split(), person_of)
@@ -202,9 +203,8 @@ def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
     source = open_source(experiment(tmp_path))
     for part in source.split().parties:
         preparation = source.prepare(part.train)
-        text = source.preparation_text(part.party, preparation)
-        assert text is not None
-        exported = json.loads(text)
+        assert isinstance(source, Tables)
+        exported = json.loads(preparation.fitted_text(source.columns(part.party).names) or "")
         numbers, (hashes,) = part.test.features, part.test.more
         standardised = [
             ((column - each["mean"]) / each["std"]).nan_to_num(nan=0.0)
@@ -270,7 +270,7 @@ def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the
     built.server.train_round(0)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
     expected = built.server.joint.predictions()
-    new = built.source.read_tables(paths)
+    new = read_new_rows(tables_of(built.source), paths)
     of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
     rows = torch.tensor([of_id[int(identity)] for identity in built.parties[0].test.ids])
     joint = take_samples(built, new)

@@ -2,6 +2,7 @@
 
 import datetime
 import warnings
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from rich.console import Console
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
+from vfl.data.tables import own_columns
+from vfl.data.tables import source as tables_source
 from vfl.data.tables.canonical import as_written, spell
+from vfl.data.tables.cells import FrameTable, TableRows
 from vfl.data.tables.columns import read_table
-from vfl.data.tables.frames import write_frame
+from vfl.data.tables.frames import frame_table
+from vfl.data.tables.own_columns import OwnColumns
 from vfl.data.tables.rows import raw_samples
-from vfl.data.tables.source import Tables
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
@@ -55,25 +59,21 @@ def hashes(path: Path) -> list[int]:
     return samples.more[0][:, 0].tolist()
 
 
-def write_all(folder: Path, table: pa.Table) -> list[Path]:
-    """Write one table as every kind of file and frame."""
+def written(folder: Path, table: pa.Table) -> list[TableRows]:
+    """Return one table as every kind of file and frame."""
     encoded = table.set_column(1, "x", table["x"].dictionary_encode())
     typed = table.to_pandas(types_mapper=pd.ArrowDtype)
-    paths = [
-        folder / name for name in ("a.csv", "b.csv.gz", "c.csv", "d.parquet", "e.parquet", "f.parquet", "g.parquet")
-    ]
+    paths = [folder / name for name in ("a.csv", "b.csv.gz", "c.csv", "d.parquet", "e.parquet")]
     pa_csv.write_csv(table, paths[0])
     typed.to_csv(paths[1], index=False)
     paths[2].write_text("key,x\n" + "".join(f"{row['key']},{_python(row['x'])}\n" for row in table.to_pylist()))
     pq.write_table(table, paths[3])
     pq.write_table(encoded, paths[4])
-    write_frame(paths[5], "pandas", typed)
-    write_frame(paths[6], "categorical", typed.assign(x=typed["x"].astype("category")))
-
     frame = pl.DataFrame(pl.from_arrow(table))
     frame.write_csv(folder / "h.csv")
-    write_frame(folder / "i.parquet", "polars", frame)
-    return [*paths, folder / "h.csv", folder / "i.parquet"]
+    frames = {"pandas": typed, "categorical": typed.assign(x=typed["x"].astype("category")), "polars": frame}
+    in_memory = [FrameTable(name, frame_table(name, each)) for name, each in frames.items()]
+    return [*paths, folder / "h.csv", *in_memory]
 
 
 def _python(value: object) -> str:
@@ -88,7 +88,7 @@ def test_the_same_cells_are_the_same_categories_in_every_kind_of_file(
     strategy, arrow = TYPES[kind]
     values = data.draw(st.lists(st.none() | strategy, min_size=1, max_size=8).filter(any))
     table = pa.table({"key": [f"k{row}" for row in range(len(values))], "x": pa.array(values, arrow)})
-    first, *others = (hashes(path) for path in write_all(tmp_path_factory.mktemp("kinds"), table))
+    first, *others = (hashes(path) for path in written(tmp_path_factory.mktemp("kinds"), table))
     for other in others:
         assert other == first
     assert [each == -1 for each in first] == [value is None for value in values]
@@ -173,14 +173,13 @@ def test_rows_of_csv_and_parquet_train_and_predict_to_the_same_bits(tmp_path: Pa
 def test_a_run_of_an_earlier_version_knows_categories_as_they_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    csv, begin = as_csv(write_bank(tmp_path)), Tables.__init__
+    csv, choose = as_csv(write_bank(tmp_path)), own_columns.choose_columns
 
-    def as_before(self: Tables, *arguments: Any) -> None:
-        begin(self, *arguments)
-        self.spelling = as_written
+    def choose_as_before(*arguments: Any) -> OwnColumns:
+        return replace(choose(*arguments), spelling=as_written)
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(Tables, "__init__", as_before)
+        earlier.setattr(tables_source, "choose_columns", choose_as_before)
         run = train(tmp_path / "run", csv)
         expected = probabilities(run), probabilities(run, csv)
     assert (probabilities(run), probabilities(run, csv)) == expected

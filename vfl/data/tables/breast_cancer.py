@@ -4,16 +4,14 @@ The clinic has the mean of each measurement and the diagnosis, the laboratory th
 """
 
 import csv
-from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
 
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, TableConfig
 from vfl.data.tables.arrow import pa
-from vfl.data.tables.columns import Categories, Numbers, Table
+from vfl.data.tables.cells import FrameTable
+from vfl.data.tables.own_columns import OwnColumns
 from vfl.data.tables.source import Tables
 from vfl.runs.checkpoint import State
 
@@ -37,28 +35,23 @@ class BreastCancer(Tables):
         own = TableConfig(file=Path("breast cancer"), key=KEY)
         tables = {owner: own.model_copy(update={"label": LABEL if owner == "clinic" else None}) for owner in OWNERS}
         super().__init__(data.model_copy(update={"tables": tables, "group": None}), seed)
-
-    def features(self, owner: str) -> Mapping[str, ColumnKind]:
-        """Return the owner's numbers; there are no categories."""
         number: ColumnKind = "number"
-        return dict.fromkeys(OWNERS[owner], number)
+        self._columns = {owner: OwnColumns(dict.fromkeys(names, number)) for owner, names in OWNERS.items()}
 
     def keep_names(self, party: str, names: State) -> None:
         """Do nothing: the columns are always these."""
 
-    def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
-        if new is not None:
-            return super()._read(owner, owners, new)
+    def table(self, owner: str) -> FrameTable:
+        """Return the owner's columns of the embedded table, keys and at the clinic the diagnosis."""
         classes, rows = _embedded()
-        columns: dict[str, Numbers | Categories] = {
-            name: Numbers(np.array([float(row[place]) for row in rows]))
+        columns = {
+            name: [float(row[place]) for row in rows]
             for place, name in enumerate(name for names in OWNERS.values() for name in names)
             if name in OWNERS[owner]
         }
-        if owner == self.leader:
-            columns[LABEL] = Categories(np.array([int(row[-1]) for row in rows], np.int32), tuple(classes))
-        keys = [f"{row:03}" for row in range(len(rows))]
-        return Table(Path("breast cancer"), columns, {KEY: pa.array(keys)}, np.arange(len(rows)))
+        keys = {name: [f"{row:03}" for row in range(len(rows))] for name in KEY}
+        label = {LABEL: [classes[int(row[-1])] for row in rows]} if owner == self.leader else {}
+        return FrameTable("breast cancer", pa.table({**keys, **columns, **label}))
 
 
 def _embedded() -> tuple[list[str], list[list[str]]]:

@@ -1,13 +1,14 @@
-"""Files of a table as blocks of cells: CSV, also compressed, and Parquet, read in bounded memory by pyarrow.
+"""A table as blocks of cells: a frame in memory, or CSV, also compressed, and Parquet, read in bounded memory.
 
 A block has at most some thousand rows. Text is stripped of white space; text in `MISSING` counts as missing. All cells
 of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header being row 1 of a CSV
-file, so that a row named in an error is the file's line (if no line is empty, and no cell holds a line end).
+file, so that a row named in an error is the file's line (if no line is empty, and no cell holds a line end). A frame's
+cells are those of its Parquet file.
 """
 
 import csv
 import re
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -53,6 +54,21 @@ SEPARATOR_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=([,;\t|])\r?$")
 """First line of a file for Excel, above the header."""
 
 
+@dataclass(frozen=True, eq=False)
+class FrameTable:
+    """A table in memory, which readers take as they take a file."""
+
+    name: str
+    """Its name in errors."""
+    rows: Any
+    """A pyarrow.Table; ``frame_table`` makes one."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+TableRows = Path | FrameTable
+"""Where the rows of a table are; as text, its name in errors."""
 Kept = Mapping[str, Collection[str]]
 """Words, by column, that do not count as missing there."""
 
@@ -91,7 +107,7 @@ class Block:
 
 @contextmanager
 def open_blocks(
-    path: Path,
+    path: TableRows,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] = (),
     numbers: Collection[str] = (),
@@ -104,15 +120,10 @@ def open_blocks(
     for a file that does not exist, is not a table, lacks a column or has one twice.
     """
     try:
-        _refuse_other_than_file(path)
-        with path.open("rb") as file:
-            start = file.read(STARTS)
-        for mark, what in FOREIGN.items():
-            if re.match(mark, start):
-                fix = "" if ";" in what else "; save it as CSV in UTF-8, or as Parquet"
-                raise TableError(f"{path}: is {what}{fix}")
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
-        if start[:4] == b"PAR1":
+        if isinstance(path, FrameTable):
+            blocks = _frame_blocks(path, columns, kept)
+        elif (start := _first_bytes(path))[:4] == b"PAR1":
             blocks = _parquet_blocks(path, columns, kept)
         else:
             blocks = _csv_blocks(path, columns, start, set(numbers) - kept.keys(), kept)
@@ -120,13 +131,15 @@ def open_blocks(
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
+        assert isinstance(path, Path)
         moved = "if it was moved, name its new place, as data.tables.OWNER.file=FILE"
         where = f"; {moved if path.is_absolute() else f'the working folder is {Path.cwd()}'}"
         where = where if isinstance(error, FileNotFoundError) else ""
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]}{where})") from None
 
 
-def _refuse_other_than_file(path: Path) -> None:
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file. Raises TableError for what cannot be a table."""
     if path.is_dir():
         fix = (
             "write its parts as one file, as pyarrow.parquet.write_table(pyarrow.parquet.read_table(FOLDER), FILE) does"
@@ -134,6 +147,13 @@ def _refuse_other_than_file(path: Path) -> None:
         raise TableError(f"{path}: cannot be read: it is a folder; {fix}")
     if path.exists() and not path.is_file():  # a pipe gives its rows once, and blocks whoever asks again
         raise TableError(f"{path}: is no regular file, and it is read more than once; write it to a file first")
+    with path.open("rb") as file:
+        start = file.read(STARTS)
+    for mark, what in FOREIGN.items():
+        if re.match(mark, start):
+            fix = "" if ";" in what else "; save it as CSV in UTF-8, or as Parquet"
+            raise TableError(f"{path}: is {what}{fix}")
+    return start
 
 
 def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
@@ -151,14 +171,19 @@ def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
     return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()}, block.others)
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: TableRows) -> list[str]:
     """Return the names of all columns in their order. Raises TableError as ``open_blocks``."""
     with open_blocks(path) as blocks:
         return list(next(blocks).columns)
 
 
-def why_missing(path: Path, name: str, row: int) -> str:
-    """Return that a row's cell is missing; if a word stands there, which one, and the setting that keeps it."""
+def why_missing(path: TableRows | str, name: str, row: int) -> str:
+    """Return that a row's cell is missing; if a word stands there, which one, and the setting that keeps it.
+
+    Rows that came by the setting ``path`` are not read again.
+    """
+    if isinstance(path, str):
+        return "is missing"
     with open_blocks(path, [name], kept={name: MISSING[1:]}) as blocks:
         for block in blocks:
             if block.start <= row < block.row(len(block.columns[name])):
@@ -172,21 +197,57 @@ def why_missing(path: Path, name: str, row: int) -> str:
 
 def _parquet_blocks(path: Path, columns: Sequence[str] | None, kept: Kept) -> Iterator[Block]:
     with pq.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        _check_names(path, names)
-        wanted = _wanted(path, names, columns)
-        if file.metadata.num_rows == 0:
-            raise TableError(f"{path}: holds no row")
-        # Asked for by name, they are refused below.
-        kinds = {name: file.schema_arrow.field(name).type for name in wanted} if columns is None else {}
-        others = {name: str(kind) for name, kind in kinds.items() if _is_foreign(kind)}
-        read = [name for name in wanted if name not in others]
-        row = 1
-        for batch in file.iter_batches(BLOCK_ROWS, columns=read):
-            cells = dict.fromkeys(wanted, pa.nulls(batch.num_rows))
-            cells |= {name: plain(path, name, batch.column(name), kept.get(name, ())) for name in read}
-            yield Block(row, cells, others)
-            row += batch.num_rows
+
+        def batches(names: Sequence[str]) -> Iterable[tuple[int, Sequence[Column]]]:
+            return ((batch.num_rows, batch.columns) for batch in file.iter_batches(BLOCK_ROWS, columns=names))
+
+        yield from _typed_blocks(path, file.schema_arrow, file.metadata.num_rows, batches, columns, kept)
+
+
+def _frame_blocks(frame: FrameTable, columns: Sequence[str] | None, kept: Kept) -> Iterator[Block]:
+    def batches(names: Sequence[str]) -> Iterable[tuple[int, Sequence[Column]]]:
+        count = frame.rows.num_rows
+        for start in range(0, count, BLOCK_ROWS):  # a file's blocks; only one is copied at a time
+            rows = frame.rows.slice(start, BLOCK_ROWS)
+            columns = [_as_in_parquet(rows.column(name).combine_chunks()) for name in names]
+            yield min(BLOCK_ROWS, count - start), columns
+
+    return _typed_blocks(frame, frame.rows.schema, frame.rows.num_rows, batches, columns, kept)
+
+
+def _as_in_parquet(cells: Column) -> Column:
+    """Return cells in the type of a Parquet file, which has no seconds: their text has another length there."""
+    kind = cells.type
+    if pa.types.is_date64(kind):
+        return pc.cast(cells, pa.date32())
+    if pa.types.is_timestamp(kind) and kind.unit == "s":
+        return pc.cast(cells, pa.timestamp("ms", kind.tz))
+    return pc.cast(cells, pa.time32("ms")) if kind == pa.time32("s") else cells
+
+
+def _typed_blocks(
+    where: TableRows,
+    schema: Any,
+    rows: int,
+    batches: Callable[[Sequence[str]], Iterable[tuple[int, Sequence[Column]]]],
+    columns: Sequence[str] | None,
+    kept: Kept,
+) -> Iterator[Block]:
+    """Yield the blocks of a table whose columns have types; ``batches`` yields the rows and some columns of each."""
+    _check_names(where, schema.names)
+    wanted = _wanted(where, schema.names, columns)
+    if rows == 0:
+        raise TableError(f"{where}: holds no row")
+    # Asked for by name, they are refused below.
+    kinds = {name: schema.field(name).type for name in wanted} if columns is None else {}
+    others = {name: str(kind) for name, kind in kinds.items() if _is_foreign(kind)}
+    read = [name for name in wanted if name not in others]
+    row = 1
+    for count, held in batches(read):
+        cells = dict.fromkeys(wanted, pa.nulls(count))
+        cells |= {name: plain(where, name, each, kept.get(name, ())) for name, each in zip(read, held, strict=True)}
+        yield Block(row, cells, others)
+        row += count
 
 
 def block_of(
@@ -202,7 +263,7 @@ def block_of(
     return _without(missing, block, kept) if missing else block
 
 
-def plain(path: Path | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
+def plain(path: TableRows | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
     """Return numbers unchanged, with NaN as missing, and everything else as text; ``kept`` words are not missing."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
@@ -339,7 +400,7 @@ def _names(path: Path, compression: str | None, separator: str, above: int) -> d
     return dict(zip(names, raw, strict=True))
 
 
-def _check_names(path: Path | str, names: Sequence[str]) -> None:
+def _check_names(path: TableRows | str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names, start=1):
         if not name.strip():
@@ -349,7 +410,7 @@ def _check_names(path: Path | str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _wanted(path: Path | str, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+def _wanted(path: TableRows | str, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     if columns is None:
         return list(names)
     known = set(names)

@@ -9,7 +9,6 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
-from vfl.data.tables.cells import OWNER, Block, Kept, TableError, open_blocks, why_missing
+from vfl.data.tables.cells import OWNER, Block, Kept, TableError, TableRows, open_blocks, why_missing
 
 KEY_SEPARATOR = "\x1f"
 """Separator of the columns of a key: ASCII's unit separator, which no key may contain."""
@@ -66,7 +65,8 @@ class Categories:
 class Table:
     """The used columns of one owner's table."""
 
-    path: Path
+    path: TableRows | str
+    """Where its rows are, or the setting by which they came."""
     columns: dict[str, Numbers | Categories]
     """Columns by name, in the order of the owner's list; `raw_samples` takes them out."""
     keys: Mapping[tuple[str, ...], Column]
@@ -93,7 +93,7 @@ class Table:
 
 
 def read_table(
-    path: Path,
+    path: TableRows,
     kinds: Mapping[str, ColumnKind],
     keys: Sequence[tuple[str, ...]],
     progress: Callable[[int], None] = lambda rows: None,
@@ -116,7 +116,7 @@ def read_table(
 
 
 def table_of_blocks(
-    where: Path | str,
+    where: TableRows | str,
     blocks: Iterable[Block],
     kinds: Mapping[str, ColumnKind],
     keys: Sequence[tuple[str, ...]],
@@ -148,7 +148,7 @@ def table_of_blocks(
         values = cells[name][:count]
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
-    return Table(Path(where), columns, joined, np.concatenate(rows))
+    return Table(where, columns, joined, np.concatenate(rows))
 
 
 def _append(held: npt.NDArray[Any], rows: int, more: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -248,7 +248,7 @@ def _refuse_rounded(where: str, block: Block, cells: Column) -> None:
         raise TableError(f"{where}, row {block.row(index)}: {what}; write keys as text or int64")
 
 
-def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
+def key_text(path: TableRows | str, block: Block, key: tuple[str, ...]) -> Column:
     """Return the keys of a block as text [rows], which are compared byte for byte.
 
     A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits, also one held as
@@ -264,7 +264,7 @@ def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
         text = pc.utf8_normalize(as_text(cells), form="NFC")  # é is one code point or two
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
-            why = why_missing(path, name, row) if isinstance(path, Path) else "is missing"
+            why = why_missing(path, name, row)
             raise TableError(f"{where}, row {row}: {why}; every row needs its key")
         # Separators are control characters: without any in the cells, two different keys never give one text.
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():

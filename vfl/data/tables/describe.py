@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -16,7 +15,7 @@ from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.canonical import BOOLEANS, spell
-from vfl.data.tables.cells import OWNER, Block, Kept, open_blocks
+from vfl.data.tables.cells import OWNER, Block, Kept, TableRows, open_blocks
 from vfl.data.tables.columns import GROUPED, WRITTEN, as_text, ungrouped
 
 MOST_VALUES = 10_000
@@ -221,7 +220,7 @@ class ColumnSummary:
 
 
 def describe_table(
-    path: Path,
+    path: TableRows,
     columns: Sequence[str] | None = None,
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),

@@ -1,4 +1,4 @@
-"""Tables in memory, written as files: they go through the same reader as an owner's file.
+"""Frames of a Python program as tables in memory: they go through the same reader as an owner's file.
 
 Accepted are pyarrow's tables, objects with Arrow's C stream (pandas from 2.2, Polars, DuckDB) or the dataframe
 interchange protocol, and mappings from column to values.
@@ -7,13 +7,11 @@ interchange protocol, and mappings from column to values.
 # pyarrow ships no stubs.
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 from vfl.base.errors import one_line
-from vfl.data.tables.arrow import Column, pa, pc, pq
+from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 
 
@@ -69,27 +67,3 @@ def plain_type(cells: Column) -> Column:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return pc.cast(cells, pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
     return cells
-
-
-class FrameFile(type(Path())):
-    """The file of a frame; errors about it name the frame."""
-
-    shown: str
-
-    def __str__(self) -> str:
-        return self.shown
-
-    def __fspath__(self) -> str:
-        return super().__str__()
-
-
-def write_frame(path: Path, what: str, frame: object) -> FrameFile:
-    """Write a frame as Parquet. Raises TableError, naming it (``what``), for anything but a table."""
-    table = frame_table(what, frame)
-    file = FrameFile(path)
-    file.shown = what
-    try:
-        pq.write_table(table, os.fspath(file))
-    except pa.ArrowException as error:
-        raise TableError(f"{what}: cannot be used as a table ({one_line(error)[:200]})") from None
-    return file

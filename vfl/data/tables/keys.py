@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import MISSING, OWNER, TableError, column_names
+from vfl.data.tables.cells import MISSING, OWNER, TableError, TableRows, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 
 Rows = npt.NDArray[np.int64]
@@ -19,7 +18,7 @@ SHOWN = 3
 """Most keys that an error names."""
 
 
-def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
+def read_test_keys(path: TableRows, key: tuple[str, ...]) -> Column:
     """Read the keys of the test samples from a table with the ``key`` columns, or with as many others and no more.
 
     Raises TableError.
@@ -52,7 +51,7 @@ def groups_of(table: Table, column: str, rows: Rows) -> npt.NDArray[np.str_]:
     return np.array(table.keys[column,].take(pa.array(rows)).to_pylist(), str)
 
 
-def tested_rows(table: Table, key: tuple[str, ...], path: Path) -> Rows:
+def tested_rows(table: Table, key: tuple[str, ...], path: TableRows) -> Rows:
     """Return the rows of a table whose keys the test file lists, ascending. Raises TableError."""
     return np.flatnonzero(np.asarray(pc.is_in(table.keys[key], value_set=read_test_keys(path, key))))
 

@@ -17,6 +17,7 @@ from vfl.data.samples import Samples
 from vfl.data.tables.cells import OWNER, TableError, block_of, of_owner
 from vfl.data.tables.columns import KEY_SEPARATOR, table_of_blocks
 from vfl.data.tables.keys import key_cells, key_of, keys_of
+from vfl.data.tables.own_columns import OwnColumns, reading_marks
 from vfl.data.tables.rows import raw_samples
 from vfl.data.tables.source import Tables
 
@@ -42,6 +43,11 @@ class RowReader:
     key: tuple[str, ...] = field(init=False)
     """Columns of the key."""
 
+    @property
+    def columns(self) -> OwnColumns:
+        """The owner's columns."""
+        return self.source.columns(self.owner)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", f"data.tables.{self.owner}.serve")
         object.__setattr__(self, "key", key_of(self.source.data.tables[self.owner]))
@@ -51,11 +57,11 @@ class RowReader:
 
         Raises TableError for two rows of the key unless the settings keep the first, and for a row that cannot be used.
         """
-        config, kinds = self.source.data.tables[self.owner], self.source.features(self.owner)
+        config, kinds = self.source.data.tables[self.owner], self.columns.kinds
         if rows.num_rows == 0:
             return None
         keys = keys_of(config, self.source.owners)
-        missing, kept, thousands = self.source.reading(self.owner)
+        missing, kept, thousands = reading_marks(self.source.data, self.owner, self.columns.found)
         used = [name for name, kind in kinds.items() if kind != "ignore"]
         with of_owner(self.owner):
             block = block_of(self.where, rows, [*used, *(name for each in keys for name in each)], missing, kept)
@@ -67,14 +73,15 @@ class RowReader:
             fix = f"give one, or set {OWNER}.duplicates=first".replace("OWNER", self.owner)
             raise TableError(f"{self.where}: gives {len(mine)} rows of the key; {fix}")
         chosen = [(mine[:1], torch.arange(1))]
-        (samples,) = raw_samples(table, chosen, *self.source.columns(self.owner), self.source.spelling)
+        columns = self.columns
+        (samples,) = raw_samples(table, chosen, columns.numbers, columns.categories, columns.spelling)
         others = [config.keys[other] for other in sorted(config.keys) if other in self.source.owners]
         known_as = tuple(key_cells(table.keys[other].take(mine[:1]))[0] for other in others)
         return OneRow(samples, known_as)
 
     def join(self, rows: Sequence[OneRow]) -> Samples:
         """Return the raw samples of rows, in their order; their ids are 0 to N - 1."""
-        numbers, categories = self.source.columns(self.owner)
+        numbers, categories = self.columns.numbers, self.columns.categories
         none = torch.zeros(0, len(numbers), dtype=torch.float64), torch.zeros(0, len(categories), dtype=torch.int64)
         return Samples(
             torch.arange(len(rows)),

@@ -12,7 +12,7 @@ Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 # Signatures of torch and numpy are partly untyped.
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -175,16 +175,29 @@ class TablePreparation(Preparation):
         places = [np.interp(column, edges, np.arange(len(edges), dtype=np.float64)) for column, edges in columns]
         return torch.from_numpy(np.array(places).reshape(len(places), len(numbers_BF))).T
 
-    def far(self, samples: Samples) -> list[tuple[int, int]]:
-        """Return (row, number) of the cells that are clipped; none if numbers are only positions."""
+    def outliers(self, samples: Samples, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """Yield the row of each cell that is clipped, and a line about it; none if numbers are only positions."""
         if self.edges and not self.both:
-            return []
-        cells: list[tuple[int, int]] = []
+            return
         for number, column_N in enumerate(samples.features.unbind(1)):
             far_N = ((column_N - self.mean_F[number]) / self.std_F[number]).abs() > FARTHEST
-            if far_N.any() and not self.constant_F[number]:
-                cells += [(row, number) for row in far_N.nonzero()[:, 0].tolist()]
-        return cells
+            for row in [] if self.constant_F[number] else far_N.nonzero()[:, 0].tolist():
+                far = f"{float(column_N[row]):g} is over {FARTHEST:g} standard deviations from the training mean"
+                yield row, f"column {names[number]!r}: {far}; mend it or leave it empty"
+
+    def unseen_values(self, samples: Samples, names: Sequence[str]) -> str:
+        """Return a line that counts, by column, new or rare categories and cells that differ from a constant."""
+        rare = [0] * len(self.mean_F) + self.unknown(samples)
+        counts = {
+            f"hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown": rare,
+            "differ from what their column holds in all training rows, and are taken for it": self.changed(samples),
+        }
+        lines: list[str] = []
+        for what, cells in counts.items():
+            if any(cells):
+                by_column = [f"{n} of column {name!r}" for name, n in zip(names, cells, strict=True) if n]
+                lines.append(f"cells that {what}: {', '.join(by_column)}")
+        return "; ".join(lines)
 
     def unknown(self, samples: Samples) -> list[int]:
         """Return by column how many present cells hold a category that is new, or was rare in the training rows."""
@@ -195,10 +208,11 @@ class TablePreparation(Preparation):
         ]
 
     def module(self) -> None:
-        """Return None: an exported model takes prepared rows, as it cannot contain text. `to_json` describes them."""
+        """Return None: an exported model takes prepared rows, as it cannot hold text. `fitted_text` describes them."""
 
-    def to_json(self, numbers: Sequence[str], categories: Sequence[str]) -> str:
+    def fitted_text(self, names: Sequence[str]) -> str:
         """Return the fitted values as JSON, by the columns' names, in the order of the prepared row."""
+        numbers, categories = names[: len(self.mean_F)], names[len(self.mean_F) :]
         fitted = zip(numbers, self.mean_F.tolist(), self.std_F.tolist(), self.gaps.tolist(), strict=True)
         known = zip(categories, self.known, self.constant_K.tolist(), strict=True)
         columns = [{"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vfl.config.tables import OTHERS, SQLITE, ColumnKind, TableConfig
-from vfl.data.tables.cells import OWNER, Kept, TableError, column_names, is_number
+from vfl.data.tables.cells import OWNER, Kept, TableError, TableRows, column_names, is_number
 from vfl.data.tables.database import sqlite_file
 from vfl.data.tables.describe import SHOWN, ColumnSummary, describe_table
 
@@ -54,7 +54,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def describe_as_found(
-    path: Path,
+    path: TableRows,
     left_out: Collection[str] = (),
     progress: Callable[[int], None] = lambda rows: None,
     config: TableConfig = TableConfig(),  # noqa: B008 - frozen
@@ -78,7 +78,7 @@ def with_kept(kept: Kept, columns: Collection[str], found: FoundMarks) -> Kept:
 
 
 def propose_kinds(
-    path: Path, config: TableConfig, beside: Sequence[str]
+    path: TableRows, config: TableConfig, beside: Sequence[str]
 ) -> tuple[dict[str, ColumnKind], FoundMarks, list[str]]:
     """Return the kinds of an owner's columns, what was found for reading them, and a line for each doubtful thing.
 
@@ -95,7 +95,7 @@ def propose_kinds(
     return kinds, found, [f"{path}: {found.why}"] * bool(found.why) + lines
 
 
-def doubtful_header(path: Path, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
+def doubtful_header(path: TableRows, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
     """Return a line about names that look like a row of values, as a file has without a header; "" if none does.
 
     Such are a fraction that names a column of numbers, and a text that is one of its column's own. Whole numbers may
@@ -109,7 +109,7 @@ def doubtful_header(path: Path, summaries: Sequence[ColumnSummary], named: Colle
 
 
 def propose_features(
-    path: Path,
+    path: TableRows,
     left_out: Collection[str],
     summaries: Sequence[ColumnSummary] | None = None,
     named: Mapping[str, ColumnKind] = MappingProxyType({}),

@@ -1,4 +1,4 @@
-"""Tables of a Python program, written as the files that a training reads: keys, labels, test samples and features.
+"""Tables of a Python program as a training reads them: keys, labels, test samples and features. They stay in memory.
 
 If the owners' rows have no key, row i of every table is the same sample, and its key is i. Samples that are both tested
 and trained on are written twice, under a second key.
@@ -10,6 +10,7 @@ Shapes: N rows, F columns.
 
 import io
 import re
+import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from sklearn.utils.validation import column_or_1d  # pyright: ignore[reportMissi
 from vfl.base.errors import ConfigError, nearest_name, one_line
 from vfl.config import ExperimentConfig
 from vfl.data.tables.arrow import Column, pa, pc, pq
-from vfl.data.tables.cells import Block, plain
+from vfl.data.tables.cells import Block, FrameTable, plain
 from vfl.data.tables.columns import key_text
-from vfl.data.tables.frames import frame_table, index_columns, write_frame
+from vfl.data.tables.frames import frame_table, index_columns
+from vfl.data.tables.opened import held_tables, hold_table, release_tables
 
 ROW, LABEL, WEIGHT = "lvfl_row", "lvfl_label", "lvfl_weight"
 """Names of the columns added to a user's."""
@@ -336,12 +338,12 @@ def named_loss(loss: object, settings: Mapping[str, object] | None) -> dict[str,
     raise ConfigError(f"loss: expected a function, a name or its settings, got {type(loss).__name__}")
 
 
-def write_owners(
+def hold_owners(
     folder: Path, samples: LabelledTables, tested: NDArray[np.int64], *, again: bool
 ) -> tuple[dict[str, Any], Path]:
-    """Write every owner's table, the first one's with the labels; return `data.tables` and the file of test keys.
+    """Hold every owner's table in memory, the first one's with the labels, under the names of files in a folder.
 
-    ``again``: the tested samples are trained on as well.
+    Returns `data.tables` and the name of the test keys. ``again``: the tested samples are trained on as well.
     """
     owners, labels_N, weights_N = samples
     first, tables = next(iter(owners)), dict[str, Any]()
@@ -355,19 +357,24 @@ def write_owners(
             copies = table.filter(pc.is_in(table.column(owner.key), value_set=keys))
             second = pc.binary_join_element_wise(AGAIN, copies.column(owner.key), "")
             table = pa.concat_tables([table, copies.set_column(table.column_names.index(owner.key), owner.key, second)])
-        path = folder / f"{name}.parquet"
-        pq.write_table(table, path)
         label = {"label": LABEL} if name == first else {}
         label |= {"weight": WEIGHT} if name == first and weights_N is not None else {}
-        tables[name] = {"file": str(path), "key": owner.key, "features": owner.features(), **label}
+        file = _hold(folder, name, table)
+        tables[name] = {"file": str(file), "key": owner.key, "features": owner.features(), **label}
     names = pc.binary_join_element_wise(AGAIN, keys, "") if again else keys
-    pq.write_table(pa.table({owners[first].key: names}), folder / "tested.parquet")
-    return tables, folder / "tested.parquet"
+    return tables, _hold(folder, "tested", pa.table({owners[first].key: names}))
 
 
-def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]:
-    """Write tables of new samples; return the files by owner."""
-    return {name: write_frame(folder / name, f"X: {name}", owner.table) for name, owner in owners.items()}
+def _hold(folder: Path, name: str, table: Any) -> Path:
+    path = folder / f"{name}.parquet"
+    hold_table(path, FrameTable(f"X: {name}", table))
+    return path
+
+
+def write_held(folder: Path) -> None:
+    """Write the tables that are held under names in a folder: other processes can use the run as long as they lie."""
+    for path, table in held_tables(folder).items():
+        pq.write_table(table.rows, path)
 
 
 def labels_of(y: Any) -> NDArray[Any]:
@@ -383,13 +390,31 @@ def places(keys: Column, names: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(pc.index_in(keys, value_set=pa.array(names, pa.string()))).astype(np.int64)
 
 
-def packed(folder: Path, run: Path) -> bytes:
+def pack_run(folder: Path, run: Path) -> bytes:
     """Return the owners' tables and the files that the run needs to predict, as a ZIP file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
-        for path in sorted(folder.glob("*.parquet")):
-            file.write(path, path.name)
+        for path, table in held_tables(folder).items():
+            content = io.BytesIO()
+            pq.write_table(table.rows, content)
+            file.writestr(path.name, content.getvalue())
         for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
             if path.is_file():
                 file.write(path, Path("run", path.relative_to(run)))
     return packed.getvalue()
+
+
+def unpack_run(content: bytes, folder: Path) -> None:
+    """Write a packed run's files into a folder, and hold its tables under names there."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        for name in file.namelist():
+            if name.startswith("run/"):
+                file.extract(name, folder)
+            else:
+                _hold(folder, Path(name).stem, pq.read_table(io.BytesIO(file.read(name))))
+
+
+def forget_run(folder: Path) -> None:
+    """Remove a folder, and release the tables that are held under names in it."""
+    release_tables(folder)
+    shutil.rmtree(folder, ignore_errors=True)
