@@ -1,6 +1,6 @@
 """Measure this software against bare PyTorch: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
 
-Run it from a checkout, on a machine that does nothing else. The fastest settings for an experiment tells lvfl tune.
+Run it from a checkout, on a machine that does nothing else. lvfl tune finds the fastest settings for an experiment.
 
 Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 75 what may succeed later (disk,
 memory), 130 interrupted.

@@ -11,7 +11,7 @@ and hands every owner its folder over a safe way. Or a party makes its key itsel
   authority:  lvfl certs show request.pem                 the fingerprint: is it the one that the party sees?
   authority:  lvfl certs sign keys request.pem party_1    keys/party_1/{certificate,ca}.pem, to be sent back
 
-Who has lost a key, or is to leave:
+To revoke an owner that has lost a key, or is to leave:
 
   authority:  lvfl certs revoke keys party_1              its serial numbers, in keys/deny.txt (network.tls.deny)
 

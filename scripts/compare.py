@@ -1,4 +1,4 @@
-"""Tell what the other owners add to the label owner alone: lvfl compare CONFIG [key=value ...] [--run-dir DIR], or
+"""Measure what the other owners add to the label owner: lvfl compare CONFIG [key=value ...] [--run-dir DIR], or
 lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key [OWNER=]COLUMN] [key=value ...],
 or, of a run that processes have trained, lvfl compare RUN --processes or --listen CONFIG.
 

@@ -150,7 +150,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 
 def wanted_reasons(arguments: argparse.Namespace) -> "ReasonsWanted | None":
-    """Return which reasons to compute, if any. Raises ValueError for options that go with ``--reasons`` alone."""
+    """Return which reasons to compute, if any. Raises ValueError for options that go only with ``--reasons``."""
     if arguments.reasons is None:
         if arguments.reasons_of is not None:
             raise ValueError("--reasons-of: goes with --reasons")
@@ -183,7 +183,7 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
 
 def save(prediction: "Prediction", arguments: argparse.Namespace, console: ShowConsole) -> None:
-    """Write the table, for its user alone, and show the scores."""
+    """Write the table, for its user only, and show the scores."""
     from vfl.runs.run_folder import private_files
 
     path = arguments.out or arguments.run / "predictions.csv"

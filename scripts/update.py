@@ -2,7 +2,7 @@
 
 RUN is a run of lvfl train --processes, which lvfl serve may be serving meanwhile. It is trained on in a copy, RUN-next.
 If the copy's test metric is not worse than the served model's by over --points, its checkpoints are put into RUN, and
-lvfl serve is told at serving.listen. Killed at any instant, RUN is served as it was, and the same command goes on.
+Then it calls lvfl serve at serving.listen. Killed at any instant, RUN is served as it was; the same command goes on.
 
 The model before stays in RUN. To go back to it, move the server's newest checkpoint away, and send lvfl serve a SIGHUP.
 

@@ -249,7 +249,7 @@ def numbers_table(title: str, headings: Sequence[str], caption: str | None = Non
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a whole table; a narrower terminal wraps its lines."""
+    """Print a complete table; a narrower terminal wraps its lines."""
     before = console.width
     console.width = max(before, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum)
     console.print(table)

@@ -2,7 +2,7 @@
 
 RUN_DIR/                  the server's, as of any run
     processes/
-        keys/             an authority of this run alone, and a certificate for every process
+        keys/             an authority of this run only, and a certificate for every process
         data/             what each process holds
         PROCESS.yaml      each process's own configuration: what one would give it on a machine of its own
         PARTY/            a party's folder: its checkpoints
@@ -69,7 +69,7 @@ def predict_together(
     """Restart a run's processes, except those of absent parties, let them predict, and return the exit code.
 
     An owner without a table of new rows is absent. ``out`` and ``database`` are as in ``lvfl predict``. The owners, all
-    of them this user, tell their columns' ``reasons``. Raises ValueError for a run or data that cannot be used,
+    of them this user, disclose their columns' ``reasons``. Raises ValueError for a run or data that cannot be used,
     PeerLost as ``check_absent``.
     """
     config, folder = trained_by_processes(run_dir)

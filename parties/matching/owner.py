@@ -122,7 +122,7 @@ class MatchingOwner:
             raise MessageError(f"{self.raised:,} points came to be multiplied, network.consent.keys allows {lists}")
 
     def _count_sums(self, place: int, sums: int) -> None:
-        """Count sums to prove; raise MessageError beyond those of what was multiplied: a proof tells of any point."""
+        """Count sums to prove; raise MessageError beyond those of what was multiplied: a proof reveals a product."""
         if sums > self._due[place]:
             raise MessageError(f"a proof of {sums} sums came where {self._due[place]} are due")
         self._due[place] -= sums

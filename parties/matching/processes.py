@@ -204,7 +204,7 @@ def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
 
 
 def described(outcome: MatchOutcome) -> str:
-    """Return an outcome in one line, for the server alone: owners must not learn what others lack."""
+    """Return an outcome in one line, for the server only: owners must not learn what others lack."""
     lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
     return ", ".join([told_to_owners(outcome), *lacking])
 

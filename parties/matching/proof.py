@@ -1,4 +1,4 @@
-"""A proof that points were multiplied by the scalar of a public key, which tells nothing else about the scalar.
+"""A proof that points were multiplied by the scalar of a public key, which reveals nothing else about the scalar.
 
 Chaum and Pedersen's proof of equal discrete logarithms (CRYPTO 1992), non-interactive (Fiat and Shamir, CRYPTO 1986),
 for any number of points at once. As in RFC 9497 many points are proven by few sums of them, with weights drawn after

@@ -55,7 +55,7 @@ class Terms(Section):
     alpha: Ratios
     beta: Ratios
     resolution: Resolutions | None = None
-    """None: always whole images, as before there were others."""
+    """None: always full images, as before there were others."""
     evaluation_rows: Count
     """Number of test samples; each is evaluated at most a few times in a round (``PASSES_IN_ROUND``)."""
 

@@ -31,7 +31,7 @@ HERE = ("joined", "saved")
 def status_of(run_dir: Path) -> Status:
     """Return the status of the run, or of the party's part of it, in a folder.
 
-    ``state`` is running, ended (``exit_code`` and ``reason`` tell how) or stopped (killed, or before codes were
+    ``state`` is running, ended (``exit_code`` and ``reason`` say how) or stopped (killed, or before codes were
     recorded); times are UTC, ISO 8601; bytes are those of training, since round 0. Raises ConfigError for a folder
     without a run.
     """

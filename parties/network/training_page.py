@@ -1,7 +1,7 @@
 """A training's own health and metrics over HTTP, at ``network.metrics``: ``GET /healthz`` and ``GET /metrics``.
 
 A thread with an event loop of its own answers with what the training has left here last, so the training waits for
-nobody. A request can change nothing, and learns nothing that ``lvfl status`` does not tell as well.
+nobody. A request can change nothing, and learns nothing that ``lvfl status`` does not show as well.
 """
 
 import asyncio

@@ -163,7 +163,7 @@ class ClientConnection(HttpToolsProtocol):
         return piece
 
     def _head(self) -> bytes:
-        """Take a whole head. What cannot begin one is taken at once, for the parser to refuse."""
+        """Take a complete head. What cannot begin one is taken at once, for the parser to refuse."""
         end = _HEAD_END.search(self._waiting)
         size = len(self._waiting) if end is None else end.end()
         if size > MOST_HEAD:

@@ -31,7 +31,7 @@ CONNECTIONS = 8
 MOST_KEPT = 10_000
 """Most rows that are kept."""
 SAME_S, MOST_TOLD = 60.0, 10
-"""Seconds in which an error is not told again, and most errors that are told in them."""
+"""Seconds in which an error is not logged again, and most errors that are logged in them."""
 LEAVES_S = 2.0
 """Most seconds for connections to close at the end."""
 
@@ -206,7 +206,7 @@ class FetchedRows:
         self._connections = Connections(self.connect)
         self._kept: OrderedDict[bytes, tuple[float, OneRow]] = OrderedDict()
         self._told: dict[str, float] = {}
-        """When each error of the last minute was told."""
+        """When each error of the last minute was logged."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="served rows", daemon=True)
         self._thread.start()

@@ -31,7 +31,7 @@ class FoundRows:
     known_as: tuple[list[bytes], ...]
     """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
     away: frozenset[bytes] = frozenset()
-    """Keys of which it is not known whether there is a row."""
+    """Keys that may or may not have a row."""
 
 
 class RowsByKey(Protocol):
@@ -40,7 +40,7 @@ class RowsByKey(Protocol):
     def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
         """Return rows as the party's model takes them, those of ``keys`` among them as far as they are there.
 
-        What is wrong with a row, or with where it is, is told in the owner's log and raises nothing.
+        Errors of a row, or of its place, go to the owner's log and raise nothing.
         """
         ...
 
@@ -74,7 +74,7 @@ class FileRows:
     Args:
         path: of the table.
         read: returns its raw rows. Raises ValueError and OSError.
-        drift: counts the rows that are scored; told as often as the file is looked at.
+        drift: counts the rows that are scored; reported as often as the file is looked at.
         log: shows a line.
     """
 

@@ -45,7 +45,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Outcome(BaseModel):
-    """Outcome of one key, told later."""
+    """Outcome of one key, reported later."""
 
     key: Cells
     outcome: StrictStr | StrictInt | StrictFloat

@@ -83,7 +83,7 @@ class Outcomes:
     def tell(self, outcomes: Sequence[tuple[Key, float]]) -> list[Key]:
         """Note the outcome of each key's last score, a class's number or a value; return the keys without a score.
 
-        An outcome told before is corrected. Raises OSError if the file cannot be written.
+        An outcome reported before is corrected. Raises OSError if the file cannot be written.
         """
         self._waiting.put(written := threading.Event())
         written.wait()  # for what was scored before this call

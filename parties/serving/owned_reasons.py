@@ -99,7 +99,7 @@ class OwnedReasons:
         self._rows = None
         if (wanted.start, wanted.stop) != (0, len(keys)):
             raise MessageError(f"EXPLAIN names samples {wanted.start} to {wanted.stop} and {len(keys)} keys")
-        # A point of a path tells as much as a row does.
+        # A point of a path reveals as much as a row does.
         declined = self.take(len(keys) * wanted.steps)
         if declined is not None or samples is None or not all(key in places for key in keys):
             return Part(PartKind.EMBEDDING, b"")

@@ -54,7 +54,7 @@ def _numbered(query: str) -> str:
 
 
 def _with_limits(database: str, limit_s: float) -> str:
-    """Return PostgreSQL's URI so that a server that is silent is given up, as far as it does not say so itself."""
+    """Return PostgreSQL's URI so that a server that is silent is given up, unless the URI sets this itself."""
     wait_s = max(2, math.ceil(limit_s))  # libpq knows none below 2
     limits = {"connect_timeout": wait_s, "tcp_user_timeout": 1000 * wait_s, "keepalives_idle": wait_s}
     limits |= {"keepalives_interval": wait_s, "keepalives_count": 2}

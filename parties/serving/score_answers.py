@@ -60,9 +60,9 @@ class KeyReasons(BaseModel):
     """By owner: amounts, ranks, itself (it keeps its columns' reasons), nothing (it does not agree), declined (its
     limit is reached), away (or slow), none (it has no row)."""
     columns: dict[str, dict[str, float | None]] | None = None
-    """By owner that tells amounts, what each of its columns moved."""
+    """By owner that discloses amounts, what each of its columns moved."""
     ranks: dict[str, dict[str, float | None]] | None = None
-    """By owner that tells places: -1 for the column that lowered the score most, 1 for the one that raised it most."""
+    """By owner that discloses places: -1 lowered the score most, 1 raised it most."""
     reference: dict[str, float | None] | None = None
     """By owner, the score with its reference row; its columns sum to the score minus this one."""
     error: dict[str, float | None] | None = None

@@ -23,7 +23,7 @@ from vfl.runs.run_folder import check_folder, only_process_in, run_to_serve
 def serve_scores(run_dir: Path, config: ExperimentConfig, *, insecure: bool, console: Console) -> None:
     """Serve the scores of a run by key until a signal ends it.
 
-    The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
+    The parties do not learn when it ends: they dial until it is back. Raises ConfigError for a run or settings that
     cannot be served and for an address that cannot be bound.
     """
     check_folder(run_dir, config, "RUN")

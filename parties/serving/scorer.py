@@ -56,7 +56,7 @@ class Counters:
     """Keys by party and outcome."""
     batches: int = 0
     reasons: Counter[tuple[str, ColumnsTold]] = field(default_factory=Counter[tuple[str, ColumnsTold]])
-    """Keys that were explained by party and what it told of its columns."""
+    """Keys that were explained by party and what it disclosed of its columns."""
 
 
 @dataclass(eq=False)
@@ -265,7 +265,7 @@ class Scorer:
     async def _ask_all(self, keys: Sequence[Key], fresh: Collection[Key] = ()) -> dict[str, KeyRows]:
         """Ask all parties at once; return the answers that came in time, by party.
 
-        Only owners with their own keys are asked later: as soon as the label owner has told these.
+        Only owners with their own keys are asked later: as soon as the label owner has given these.
         """
         until_s = time.monotonic() + self.settings.timeout_ms / 1000
         own = {key: key_bytes(key, self.secret) for key in keys}

@@ -1,4 +1,4 @@
-"""The drift of the rows that a party serves, for its owner alone: in a file of its folder and in its log."""
+"""The drift of the rows that a party serves, for its owner only: in a file of its folder and in its log."""
 
 import json
 from collections import deque

@@ -28,7 +28,7 @@ class Served:
     asked: "Future[Message] | None" = None
     """The last order; while it is open nothing more is asked."""
     offer: ReasonsOffer | None = None
-    """What it tells of its columns; None until it was asked."""
+    """What it discloses of its columns; None until it was asked."""
 
     @property
     def usable(self) -> bool:

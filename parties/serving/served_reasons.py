@@ -47,7 +47,7 @@ from vfl.predict.reasons import (
 )
 
 ColumnsTold = Literal["amounts", "ranks", "itself", "nothing", "declined", "away", "none"]
-"""What an owner told of its columns for a key: amounts; places; that it keeps them itself; nothing, as it does not
+"""What an owner disclosed of its columns for a key: amounts; places; that it keeps them itself; nothing, as it does not
 agree; it declined, as its limit is reached; it was away or slow; it has no row."""
 STEPS = ReasonsWanted().steps
 """Points of the path of a row."""
@@ -72,7 +72,7 @@ class ServedReasons:
     places: Mapping[tuple[Key, int | None], int]
     reasons: Reasons
     columns_told: Mapping[str, Sequence[ColumnsTold]]
-    """By party, of each key what it told of its columns."""
+    """By party, of each key what it disclosed of its columns."""
 
     def told(self, key: Key, asked: ReasonsAsked) -> dict[str, Any] | None:
         """Return a key's reasons as answers have them; None if it has no score."""
@@ -153,7 +153,7 @@ class Explainer:
         )
 
     async def _columns(self, mine: "_Mine", party: PartyProxy, score_N: Tensor, until_s: float) -> "_Told":
-        """Return what one owner tells of its columns, as far as it comes in time."""
+        """Return what one owner discloses of its columns, as far as it comes in time."""
         found, told = mine.found[party.name], _Told([])
         names = [found.names.get(key, b"") for key in mine.keys]
         told.told = [_before(found.outcome(key)) for key in mine.keys]
@@ -186,7 +186,7 @@ class Explainer:
         return told
 
     async def _offer(self, name: str, until_s: float) -> ReasonsOffer:
-        """Return what a party tells of its columns, which it is asked once. Raises _Away."""
+        """Return what a party discloses of its columns, which it is asked once. Raises _Away."""
         served = self._served(name)
         served.offer = served.offer or await self._asked(name, Message(Kind.OFFER), ReasonsOffer.of, until_s)
         return served.offer
@@ -229,7 +229,7 @@ class _Mine:
 
 @dataclass(eq=False)
 class _Told:
-    """What an owner told of its columns."""
+    """What an owner disclosed of its columns."""
 
     told: list[ColumnsTold]
     """Of each key."""
@@ -241,7 +241,7 @@ class _Told:
 
 
 def _before(outcome: KeyOutcome) -> ColumnsTold:
-    """Return what an owner tells of a key before it has told anything."""
+    """Return what an owner discloses of a key before it has disclosed anything."""
     return outcome if outcome in ("none", "declined") else "away"
 
 

@@ -84,7 +84,7 @@ class _Vertical(BaseEstimator):
         random_state: seed of models, batches and what is held back.
         verbose: show the training's progress.
 
-    The first owner is the one of the labels. Without a feature (a table of its key column alone, or None where no key
+    The first owner is the one of the labels. Without a feature (a table of its key column only, or None where no key
     joins rows) it has no model and sends nothing.
     """
 

@@ -56,7 +56,7 @@ class Finding:
     def leaks(self) -> bool:
         """Return whether the interval lies apart from the control's, on the attacker's side.
 
-        An AUC below the control's tells as much as one above: who knows the defence reads it the other way round.
+        An AUC below the control's reveals as much as one above: whoever knows the defence reads it the other way round.
         """
         if self.measure == "AUC" and self.found.high < self.control.low:
             return True

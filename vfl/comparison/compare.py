@@ -97,7 +97,7 @@ def compare(
     *,
     run_dir: str | Path | None = None,
 ) -> Comparison:
-    """Tell what the other owners' tables add to the label owner alone, as ``lvfl compare`` does.
+    """Measure what the other owners' tables add to the label owner, as ``lvfl compare`` does.
 
     Args:
         config: a YAML file, the name of a shipped experiment, as "quickstart_tables", or the tables by owner, as

@@ -58,7 +58,7 @@ def column_importance(joint: JointModel) -> dict[str, ColumnImportance]:
 
 
 def metric_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
-    """Return the task's metric alone, fast for a bootstrap."""
+    """Return only the task's metric, fast for a bootstrap."""
     if task.metric == "auc":
         return auc(predictions_MC[:, 1].numpy(), labels_M.numpy() == 1)
     return task.metrics(predictions_MC, labels_M)[task.metric]

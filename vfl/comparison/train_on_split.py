@@ -75,7 +75,7 @@ def single_party_config(config: ExperimentConfig, source: Tables, party: str) ->
     """
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
-    dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
+    dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without a setting
     table = source.data.tables[leader]
     # The others' keys are of owners who are not there; an owner without features would be no party.
     table = table.model_copy(update={"keys": {}, "features": None if table.of_labels_only else table.features})

@@ -223,7 +223,7 @@ def _merged(kind: type[nn.Module], twin: type[nn.Module]) -> type[nn.Module]:
 
 
 def put_twins(model: nn.Module) -> None:
-    """Put twins in the place of all attention layers that have one."""
+    """Replace all attention layers that have a twin by it."""
     for module in model.modules():
         put_twin(module)
     stop_nesting(model)

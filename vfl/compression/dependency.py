@@ -68,7 +68,7 @@ class Structure:
     """Weights that produce the model's output."""
 
     def restricted(self, groups: Iterable[UnitGroup]) -> "Structure":
-        """Return the structure with these groups alone."""
+        """Return the structure with only these groups."""
         return replace(self, groups=tuple(groups))
 
     def units_of(self, removed: Mapping[str, Sequence[int]]) -> Tensor:

@@ -2,8 +2,8 @@
 
 ``Follow`` computes the model once. For each operation a rule says what it does to labels (``units.py``): moves values
 (by the operation itself, on the labels), combines them value by value, mixes them along dimensions, or is a layer,
-whose weights read some channels and produce others. An operation without a rule keeps all that it reads whole. What
-the rules find is only proposed: ``mask_form.py`` tries it.
+whose weights read some channels and produce others. An operation without a rule protects all that it reads. What the
+rules find is only proposed: ``mask_form.py`` tries it.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # Operations of any kind pass through.
@@ -25,7 +25,7 @@ Arguments = Any
 Rule = Callable[["Follow", Any, Any, Arguments, Mapping[str, Any]], None]
 
 MOST_ENTRIES = 1 << 22
-"""Most entries of a parameter that is followed entry by entry; a larger one stays whole, but for layers' weights."""
+"""Most entries of a parameter that is followed entry by entry; a larger one is not pruned, but for layers' weights."""
 
 
 class Follow(TorchFunctionMode):

@@ -25,7 +25,7 @@ class PartyPruner:
     """Prunes the model of the party ``name``, whose arguments are like ``example``.
 
     To examine a model takes seconds and memory, so nothing is done before a pruning, or ``can_prune``, is asked for.
-    A model that cannot be pruned has no widths and trains whole.
+    A model that cannot be pruned has no widths and trains unpruned.
     """
 
     def __init__(self, name: str, model: nn.Module, example: Sequence[Tensor], settings: PruningConfig) -> None:
@@ -67,7 +67,7 @@ class PartyPruner:
 
     @property
     def whole_macs(self) -> dict[str, int]:
-        """Multiply-accumulates of the layers that stay whole beside others that do not; none before it was examined."""
+        """Multiply-accumulates of layers that are not pruned beside others that are; none before it was examined."""
         return {} if self._pruner is None else self._pruner.whole_macs
 
     def can_prune(self) -> bool:

@@ -82,7 +82,7 @@ class StructuredPruner:
 
     Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
     Raises ValueError for a model in which nothing can be pruned exactly (see `find_structure` and `exact_groups`);
-    warns of layers that the output does not depend on, which stay whole.
+    warns of layers that the output does not depend on, which are not pruned.
     """
 
     original_widths: dict[str, int]
@@ -90,7 +90,7 @@ class StructuredPruner:
     alpha_max: float
     """The largest ratio reached so far."""
     whole: dict[str, str]
-    """Layers of which nothing can be pruned, by name, and the reason; not those that produce the output."""
+    """Layers that cannot be pruned, by name, and the reason; not those that produce the output."""
     whole_macs: dict[str, int]
     """Multiply-accumulates of a sample in these layers."""
 
@@ -271,7 +271,7 @@ def _warn_of_unreached(model: nn.Module, structure: Structure) -> None:
 def _whole_layers(
     proposed: Structure, pruned: Structure, faults: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """Return the layers of which nothing is pruned, with the reason and with their multiply-accumulates."""
+    """Return the layers that are not pruned, with the reason and with their multiply-accumulates."""
     units = torch.tensor([unit for group in pruned.groups if group.width > 1 for unit in group.units])
     touched = {name for (name, _), each in pruned.axes.items() if bool(torch.isin(each, units).any())}
     reasons = {layer: faults[group.name] for group in proposed.groups if group.name in faults for layer in group.names}

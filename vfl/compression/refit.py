@@ -30,7 +30,7 @@ from vfl.compression.dependency import PrunableLayer
 RIDGE = 1e-3
 """Ridge, relative to the mean of the kept inputs' squares."""
 PIXELS = 64
-"""Most output pixels of a sample that are read, the same of all samples; neighbours tell little more."""
+"""Most output pixels of a sample that are read, the same of all samples; neighbours add little."""
 VALUES_AT_ONCE = 1 << 24
 """Values of patches that are in memory at once."""
 

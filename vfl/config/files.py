@@ -220,7 +220,7 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
                 own = read_owners_file(folder / table)
             except ConfigError as error:
                 raise ConfigError(f"data.tables.{owner}: {error}") from None
-            if "positive_class" in own:  # told by who knows the labels; it counts for the whole experiment
+            if "positive_class" in own:  # set by the owner of the labels; it counts for the complete experiment
                 positive = {"positive_class": own.pop("positive_class")}
             read[owner] = own
     return values | {"data": positive | cast(dict[str, Any], data) | {"tables": read}}

@@ -2,7 +2,7 @@
 
 A run keeps them in ``prediction.json``, beside ``config.yaml``; predictions and exports read these and no others. What
 they do not say is in the last checkpoint: weights and their pruned shapes, preparation, classes, the task. The file
-holds only for the ``config.yaml`` of which it has the digest: after any change to that one it is as if it were missing.
+holds only for the ``config.yaml`` whose digest it has: after any change to that one it counts as missing.
 """
 
 import hashlib

@@ -48,7 +48,7 @@ def _found(path: Path, given: str) -> Path:
 
 
 def check_resumed(path: Path) -> None:
-    """Raise ConfigError, naming the nearest alone, for what is neither a file, a run nor a shipped experiment."""
+    """Raise ConfigError, naming only the nearest, for what is neither a file, a run nor a shipped experiment."""
     given, names = str(path), _names()
     if path.exists() or path.suffix in (".yaml", ".yml") or given in names:
         return

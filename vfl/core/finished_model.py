@@ -109,7 +109,7 @@ class EvaluatedModels:
     def embed_each(self, inputs: Sequence[Tensor], *, alone: bool = False) -> Tensor:
         """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with the bits of each row alone.
 
-        ``alone`` computes them one by one, where even a difference that no probe shows would tell something.
+        ``alone`` computes them one by one, where even a difference that no probe shows would reveal something.
         """
         # A copy: to put the statistics into the party's own model and take them out would cost more than a row does.
         self._separate = self._separate or RowByRow(self.finished_copy(), self.runtime.forward, self._probes)
@@ -143,7 +143,7 @@ class EvaluatedModels:
     def finished_copy(self) -> nn.Module:
         """Return the finished model as a separate model, in evaluation mode."""
         model = copy_model(self.model).eval()
-        model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
+        model.load_state_dict(self.finished.statistics, strict=False)  # only these: all else is copied
         return model
 
     @property

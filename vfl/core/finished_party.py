@@ -65,9 +65,9 @@ class FinishedParty:
         """The ratio to which the finished model was pruned."""
         self.evaluated = EvaluatedModels(self.model, data.train, config, runtime)
         self.tells: Tells = "amounts"
-        """What the owner tells of its columns' reasons; in one process all owners are this user."""
+        """What the owner discloses of its columns' reasons; in one process all owners are this user."""
         self.column_names: Sequence[str] = data.column_names
-        """Names of its columns, numbers first, as it tells them."""
+        """Names of its columns, numbers first, as it discloses them."""
         self.on_reasons: Callable[[Sequence[object], Tensor, Tensor], None] = lambda names, moved_nC, errors_n: None
         """Called with samples' names (ids, or keys), what each column moved, and the completeness errors."""
         self._paths: ColumnPaths | None = None
@@ -108,7 +108,7 @@ class FinishedParty:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
 
     def offer(self) -> ReasonsOffer:
-        """Return what the owner tells of its columns' reasons; nothing without columns, and nothing beside noise.
+        """Return what the owner discloses of its columns' reasons; nothing without columns, and nothing beside noise.
 
         The points of a path are many rows that hardly differ: their mean would have little of the noise.
         """
@@ -127,7 +127,7 @@ class FinishedParty:
     def attribute(
         self, samples: Samples, rows_n: Tensor, wanted: Explained, frame: Buffer, names: Sequence[object]
     ) -> tuple[Part, ...]:
-        """Return the completeness errors, and what the owner tells of what its columns moved.
+        """Return the completeness errors, and what the owner discloses of what its columns moved.
 
         ``frame`` has the score's mean slopes on the steps of the paths, float32 [n S, D]; ``names`` are those of the
         samples for the owner's own file. Raises MessageError for slopes of other samples.

@@ -50,11 +50,11 @@ class LocalLink(PartyLink):
         raise error
 
     def save(self) -> "Future[State]":
-        """Return the party's whole state."""
+        """Return the party's complete state."""
         return done(self._trained.state_dict())
 
     def load(self, state: State) -> "Future[None]":
-        """Restore the party's whole state. Raises ValueError if the state was kept by a party's own process."""
+        """Restore the party's complete state. Raises ValueError if the state was kept by a party's own process."""
         if "model" not in state:
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"

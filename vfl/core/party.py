@@ -166,7 +166,7 @@ class FeatureParty(FinishedParty):
         return batch_rows(self.config.seed, round_index, self.steps, len(self.train), self.config.training.batch_size)
 
     def resize(self, resolution: float) -> None:
-        """Go on with images of this share of their sides, in training and evaluation; 1: with the whole ones."""
+        """Go on with images of this share of their sides, in training and evaluation; 1: with the full ones."""
         if resolution == self.resolution:
             return
         self.resolution, self.train, self.test = resolution, self.data.train, self.data.test

@@ -31,7 +31,7 @@ def load_user_experiment(path: Path, settings: Mapping[str, object]) -> Experime
 
 
 def decide_parties(experiment: E) -> E:
-    """Return an experiment that says so in its settings if its label owner has no feature.
+    """Return an experiment whose settings mark a label owner without features.
 
     So the run's folder tells who its parties are without that owner's file. Raises ConfigError for settings of a model
     that this owner does not have.

@@ -1,4 +1,4 @@
-"""A data source: the one place that knows the kind of an experiment's features. `docs/extending.md` shows a whole one.
+"""A data source: the one place that knows the kind of an experiment's features. `docs/extending.md` shows one.
 
 It names the owners, splits the samples over them, checks a file's content, prepares the inputs of models, and reads new
 samples to predict. Everything else sees `Samples` (tensors, a row per sample) and `Features` (kind and shape).

@@ -33,7 +33,7 @@ class Bounds:
     """H"""
 
     def slope(self, variance: float) -> float:
-        """Return c of Corollary 1, eta L (H - 1) G^2 / (2 N sigma^2); 0 if the variance is 0, which tells nothing."""
+        """Return c of Corollary 1, eta L (H - 1) G^2 / (2 N sigma^2); 0 if the variance is 0."""
         if self.most_steps == 1 or variance <= 0:
             return 0.0
         numerator = self.learning_rate * self.lipschitz * (self.most_steps - 1) * self.squared_gradient

@@ -122,12 +122,12 @@ class ColumnImportance(Control):
 
 
 Tells = Literal["nothing", "itself", "ranks", "amounts"]
-"""What an owner tells of its columns' reasons. nothing: it computes none; itself: it keeps them; ranks: the columns'
+"""What an owner discloses of its columns' reasons. nothing: it computes none; itself: it keeps them; ranks: columns'
 names and places; amounts: the names and what each moved."""
 
 
 class ReasonsOffer(Control):
-    """OFFERED: what a party tells, and of ``ranks`` and ``amounts`` the names of its columns."""
+    """OFFERED: what a party discloses, and of ``ranks`` and ``amounts`` the names of its columns."""
 
     tells: Tells
     columns: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=MAX_COLUMNS)] = ()

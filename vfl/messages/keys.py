@@ -37,7 +37,7 @@ class Found(Control):
 
     outcome: Literal["looked", "too_many", "expired"] = "looked"
     away: Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_KEYS)] | None = None
-    """Places of the keys of which the party cannot say now whether it has a row: it is away for these."""
+    """Places of the keys for which the party is away: it cannot say now whether it has a row."""
 
 
 LOOKED = Found().part().payload
@@ -50,7 +50,7 @@ def declines(found: Message) -> bool:
 
 
 def away_keys(found: Message, keys: Sequence[bytes]) -> set[bytes]:
-    """Return the keys of which a FOUND says nothing. Raises MessageError for places of other keys."""
+    """Return the keys that a FOUND leaves open. Raises MessageError for places of other keys."""
     said = found.only(PartKind.CONTROL)
     away = () if said == LOOKED else Found.from_json(said).away or ()
     if any(place >= len(keys) for place in away):

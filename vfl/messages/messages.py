@@ -61,7 +61,7 @@ class Kind(IntEnum):
     """Asks for the number of columns that the party would permute, one at a time."""
     COUNTED = 18
     IMPORTANCE = 19
-    """Tells a party what the test loses when each of its columns is permuted."""
+    """Gives a party what the test loses when each of its columns is permuted."""
     MATCH = 20
     """Begins a match: asks for a party's input."""
     BROUGHT = 21
@@ -84,7 +84,7 @@ class Kind(IntEnum):
     LEARNED = 31
     """The reports of these rounds, and the classifier."""
     OFFER = 32
-    """Asks what a party tells of the reasons of scores, column by column."""
+    """Asks what a party discloses of the reasons of scores, column by column."""
     OFFERED = 33
     EXPLAIN = 34
     """Asks for the embeddings of the paths from the party's reference to some samples, or to the rows of some keys."""

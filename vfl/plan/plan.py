@@ -198,7 +198,7 @@ def _spent_cells(spent: Cost, unlightened: Cost) -> tuple[str, ...]:
 
 
 def measured_time(server: HeadServer) -> str:
-    """Train a few exchanges, of whole images, and tell how long the whole run takes here. Changes the models."""
+    """Train a few exchanges of full images, and estimate how long the complete run takes here. Changes the models."""
     server.lightweighting = server.lightweighting.model_copy(update={"resolution": 1.0})
     server.start_round(0)
     exchanges, rounds = server.exchanges, server.config.training.rounds

@@ -39,7 +39,7 @@ from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
 
 EXACT_OWNERS = 8
-"""Most owners of which all sets are tried; of more, `ORDERS` orders and their reverses are drawn."""
+"""Most owners whose sets are all tried; for more, `ORDERS` orders and their reverses are drawn."""
 ORDERS = 64
 MOST_VALUES = 1 << 20
 """Values of the embeddings of paths at once."""
@@ -67,15 +67,15 @@ class ReasonsWanted:
 
 @dataclass(frozen=True, eq=False)
 class ColumnReasons:
-    """What an owner tells of its columns."""
+    """What an owner discloses of its columns."""
 
     names: tuple[str, ...]
     """Names of its columns; empty if it keeps the reasons to itself."""
     ranked: bool
-    """It tells places instead of amounts: -1 for the column that lowered the score most, 1 for the one that raised it
+    """Places instead of amounts: -1 for the column that lowered the score most, 1 for the one that raised it
     most, and so on."""
     moved_NC: Tensor
-    """Amounts or places, float64; NaN for a sample of which the owner has no row."""
+    """Amounts or places, float64; NaN for a sample that the owner has no row for."""
     reference_N: Tensor
     """Score with the owner's reference in place of its row; amounts sum to the score minus this one. NaN likewise."""
     error_N: Tensor
@@ -106,7 +106,7 @@ class Reasons:
     predictions_NC: Tensor
     """Predictions of the samples, as without reasons."""
     columns: Mapping[str, ColumnReasons] = field(default_factory=dict[str, ColumnReasons])
-    """By owner; without those that told nothing."""
+    """By owner; without those that disclosed nothing."""
     most: int = 0
     """Number of columns to name in `cells`; 0: all amounts."""
 
@@ -120,7 +120,7 @@ class Reasons:
     def lowered(self, row: int, most: int) -> list[str]:
         """Return the columns that lowered a sample's score most, worst first, as ``owner.column``, at most ``most``.
 
-        Where an owner tells places only, its columns follow the others', owners that lowered the score most first.
+        Where an owner discloses places only, its columns follow the others', owners that lowered the score most first.
         """
         found: list[tuple[tuple[float, ...], str]] = []
         for place, owner in enumerate(self.owners):
@@ -135,7 +135,7 @@ class Reasons:
 
     @property
     def _tellers(self) -> list[str]:
-        """The owners that told something, those with amounts first."""
+        """The owners that disclosed something, those with amounts first."""
         return sorted((owner for owner in self.owners if owner in self.columns), key=lambda o: self.columns[o].ranked)
 
     def heading(self) -> list[str]:

@@ -30,7 +30,7 @@ class ToldReasons(NamedTuple):
 
     owners: tuple[str, ...]
     columns: tuple[str, ...]
-    """``OWNER.COLUMN``; of owners that told amounts."""
+    """``OWNER.COLUMN``; of owners that disclosed amounts."""
     moved_NB: Floats
     """Amounts of the owners, then of the columns; NaN where an owner has no row."""
     unit: str

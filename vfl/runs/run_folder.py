@@ -134,7 +134,7 @@ def forget_attempt(run_dir: Path, *notes: str) -> None:
 
 @contextmanager
 def private_files() -> Generator[None]:
-    """Make files written meanwhile readable by their user alone: folders 0700, files 0600."""
+    """Make files written meanwhile readable only by their user: folders 0700, files 0600."""
     before = os.umask(0o077)
     try:
         yield
@@ -199,7 +199,7 @@ def wait_until_free(run_dir: Path) -> None:
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
-    """Write ``summary.json`` whole or not at all."""
+    """Write ``summary.json`` completely or not at all."""
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 

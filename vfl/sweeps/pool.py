@@ -24,7 +24,7 @@ PRELOADED = ["vfl.sweeps.training", *(mode.use.partition(":")[0] for mode in MOD
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use (all of them on macOS, which does not tell)."""
+    """Return the number of cores that this process may use (all of them on macOS, which does not report it)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -156,7 +156,7 @@ def write_tables(
     summaries: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, str],
 ) -> None:
-    """Write both tables whole. The first depends only on the runs' settings and results, not on any clock.
+    """Write both complete tables. The first depends only on the runs' settings and results, not on any clock.
 
     ``summaries`` are those of the finished runs, with ``shares_saved``, and ``failures`` one line per failed one, both
     by folder; all others are ``open``.

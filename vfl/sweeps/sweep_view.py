@@ -83,7 +83,7 @@ class SweepView:
 
     def _progress(self, run: QueuedRun, event: Progress) -> None:
         rounds = run.config.training.rounds
-        # A run tells first where it stands: rounds from before this session are no work of this session.
+        # A run reports first where it stands: rounds from before this session are no work of this session.
         at = self.running.setdefault(run.folder, Running(rounds, event.rounds, event.node, event.rounds))
         self.worked += (event.rounds - at.done) / rounds
         at.done = event.rounds

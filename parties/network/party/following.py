@@ -62,7 +62,7 @@ def follow(
 ) -> None:
     """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
+        signal.signal(number, signal.SIG_IGN)  # torchrun signals all; the first one decides when it is over
     follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"), start)
     while order := workers.hear():
         follower.answer(unpack(order))

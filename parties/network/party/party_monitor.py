@@ -148,7 +148,7 @@ class PartyMonitor:
             f"downlink_bytes/{self.name}": "received {:,.0f} B",
             f"train_time_s/{self.name}": "{:.1f} s",
         }
-        # The page HParams is the server's, as are the results; a chart of a metric that nobody tells would stay empty.
+        # The page HParams is the server's, as are the results; a chart of a metric that nobody sends would stay empty.
         board = TensorBoard(self.run_dir, dump_config(self.config), front_page={})
         self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, columns)]
         self.watching.append(self.page)

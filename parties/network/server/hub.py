@@ -38,7 +38,7 @@ MOST_CONNECTIONS = 4096
 AUDITED = {Kind.SAVED: "saved", Kind.LEAVING: "leaving", Kind.REFUSAL: "refused"}
 """Messages of a joined party that the audit log records, with the name of their event."""
 NOBODY = Peer("")
-"""Peer on a plaintext connection that has not told its name."""
+"""Peer on a plaintext connection that has not given its name."""
 
 
 @dataclass(eq=False)
@@ -266,7 +266,7 @@ class Hub:
                 del self._connections[name]
             self._changed.notify_all()
         if was_here:  # noted last: where no file can be written, it is lost all the same
-            if not connection.session:  # else the training tells, when it next needs the party
+            if not connection.session:  # else the training reports it, when it next needs the party
                 self.tell(party, f"warning: {lost}")
             self.audit.note("lost", party, ended.reason)
 

@@ -1,4 +1,4 @@
-"""The PEM files of certificates and keys: written whole or not at all, and checked before they are used.
+"""The PEM files of certificates and keys: written completely or not at all, and checked before they are used.
 
 KEYS/                 (0700)
     ca.pem            the authority's certificate: public

@@ -115,7 +115,7 @@ class Stream:
             slept_s = self._loop.time()
             await asyncio.sleep(self.network.heartbeat_s)
             now_s = self._loop.time()
-            # Who was frozen itself finds the peer's heartbeats waiting, unread: that silence is not the peer's. Once
+            # A process that was frozen itself finds the peer's heartbeats unread: that silence is not the peer's. Once
             # they are read there is none to forgive: a peer that died meanwhile is silent from now on, not later.
             frozen_s = max(0.0, now_s - slept_s - 2 * self.network.heartbeat_s)
             self._heard_s = min(now_s, self._heard_s + frozen_s)

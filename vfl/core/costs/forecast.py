@@ -39,7 +39,7 @@ class Ratios(NamedTuple):
     exchange_s: float | None = None
     """Expected seconds of an exchange with these ratios."""
     resolution: float = 1.0
-    """Share of the sides of the party's images: the owner's schedule alone, no function chooses it."""
+    """Share of the sides of the party's images: only the owner's schedule, no function chooses it."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def check_report(
 
     ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
     clock; ``local``: the party trained alone. The server does not know a model's size (its inputs are the party's
-    own): the first report has it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and whole
+    own): the first report has it, and later ones must agree. Multiply-accumulates are exact for alpha = 0 and full
     images. A pruned model, or one on smaller images, has those that the party claims, at most the unpruned ones.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)

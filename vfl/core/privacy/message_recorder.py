@@ -111,7 +111,7 @@ class MessageRecorder:
 
 
 def write_recording(seen: Recording, folder: Path) -> None:
-    """Write a recording into the party's folder, readable by its user alone, in place of an earlier round's."""
+    """Write a recording into the party's folder, readable only by its user, in place of an earlier round's."""
     tensors = {"rows": seen.rows_N, "embeddings": seen.embeddings_ND}
     if seen.gradients_ND is not None:
         tensors["gradients"] = seen.gradients_ND

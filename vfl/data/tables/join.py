@@ -143,7 +143,7 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
 
 
 def order_ids(order: str, samples: int) -> Tensor:
-    """Return the ids of a match's samples, int64 [N]; they depend on its order and tell nothing of the keys."""
+    """Return the ids of a match's samples, int64 [N]; they depend on its order and reveal nothing of the keys."""
     return torch.as_tensor(text_hashes(f"{order} {place}" for place in range(samples)))
 
 

@@ -109,7 +109,7 @@ def _check_kinds(data: DataConfig, owner: str, table: TableRows, kinds: Mapping[
 
 
 def _beside(data: DataConfig, config: TableConfig) -> list[str]:
-    """Return the columns of a table that are no features unless told: keys, label, weight and group."""
+    """Return the columns of a table that are no features unless listed: keys, label, weight and group."""
     keys = [name for key in (key_of(config), *config.keys.values()) for name in key]
     return [*keys, *(name for name in (config.label, config.weight, data.group) if name is not None)]
 

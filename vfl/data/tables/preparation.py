@@ -262,7 +262,7 @@ class TablePreparation(Preparation):
         """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [each for name, each in state.items() if name.startswith("known_")]
-        # The scores of a run from before they were told apart stay as they were.
+        # The scores of a run from before this distinction stay as they were.
         self.constant_F = state.get("constant_F", torch.zeros_like(self.gaps))
         self.constant_K = state.get("constant_K", torch.zeros(len(self.known), dtype=torch.bool))
         names = [f"edges_{place}" for place in range(len(self.mean_F))]

@@ -32,7 +32,7 @@ class FoundMarks:
 
 
 def find_marks(summaries: Sequence[ColumnSummary], left_out: Collection[str] = (), *, words: bool = True) -> FoundMarks:
-    """Return what numbers show of a table's marks and, unless told, own ``words``.
+    """Return what numbers show of a table's marks and, unless given, own ``words``.
 
     Columns ``left_out`` are not looked at.
     """

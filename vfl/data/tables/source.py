@@ -28,7 +28,7 @@ from vfl.data.tables.split_tables import SplitTables, find_leader, join_tables, 
 from vfl.runs.checkpoint import State
 
 MANY = 1000
-"""Training rows from which a regression reads numbers by quantiles, unless told. On two development tables with fewer,
+"""Training rows from which a regression reads numbers by quantiles, unless set. On two development tables with fewer,
 the error rose by 4 and 8 %; on four with more it fell by 1 to 15 % (docs/results/tables)."""
 
 

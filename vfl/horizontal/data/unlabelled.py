@@ -43,7 +43,7 @@ def gaussian(samples: int, clients: int, seed: int, samples_per_client: int | No
 
     Case 3 of T-SFL (section 5.1): a fifth of the clients each have floor N(m, s) samples, m from 0.5 to 1.5 times
     `samples_per_client` in steps of a quarter, s = m * 100/512. Chosen where the paper is silent: who is in which
-    fifth is random, so that a client's position tells nothing; a size below 1 becomes 1; samples are dealt without
+    fifth is random, so that a client's position reveals nothing; a size below 1 becomes 1; samples are dealt without
     regard to labels.
     Raises ValueError when there are not enough samples for the sizes drawn.
     """

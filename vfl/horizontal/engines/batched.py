@@ -30,7 +30,7 @@ the cache is slower than none."""
 KNOWN = ("torch.nn.modules.", "vfl.")
 """Beginnings of the modules whose classes need no comparison: PyTorch's layers, and models with tests of their own."""
 COMPARED = (4, 3)
-"""Rows of the two clients of whom one pass is compared with the module's own."""
+"""Rows of the two clients whose pass is compared with the module's own."""
 ALIKE = 1e-6
 """Largest distance of a client's gradient from the module's own, as a share of its length; rounding stays below."""
 
@@ -69,7 +69,7 @@ class BatchedEngine(LocalEngine):
             before = _device_stream(self.features)
             try:
                 expected_KP = [twin._own_gradient(rows_B) for rows_B in rows]
-            except (RuntimeError, ValueError):  # as of BatchNorm over one value: the training itself will say so
+            except (RuntimeError, ValueError):  # as of BatchNorm over one value: the training itself will warn
                 return
             if has_drawn() or not torch.equal(before, _device_stream(self.features)):
                 raise refusal("its code draws random numbers")
