@@ -376,6 +376,29 @@ def test_no_work_is_done_for_clients_that_are_ready(monkeypatch):
     assert rows == [6, 4, 2, 2]
 
 
+@pytest.mark.parametrize("engine_class", [SequentialEngine, BatchedEngine])
+def test_frozen_and_unused_layers_stay_as_they_are(engine_class):
+    class Partly(nn.Module):
+        def __init__(self, frozen: bool) -> None:
+            super().__init__()
+            self.first, self.last, self.unused = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)
+            self.first.requires_grad_(not frozen)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)))
+
+    model = FlatModel(Partly(frozen=engine_class is SequentialEngine))
+    features, labels, rows_N = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]), torch.arange(6)
+    task = LocalTask(0, rows_N, model.weights_P.clone(), model.statistics_Q, [rows_N, rows_N], 0.1, pull=0.5)
+    engine = engine_class(model, features, labels, PLAIN, CPU)
+    (result,) = engine.train([replace(task, gradient_norms=True)])
+    with pytest.raises(ValueError, match="nothing to train"):
+        FlatModel(Partly(frozen=True).requires_grad_(False))
+    moved = [bool(delta.any()) for delta in model.split(result.delta_P)]
+    assert moved == [True] * (len(moved) - 2) + [False, False]
+    assert model.weight_count == (16 if engine_class is SequentialEngine else 32)
+
+
 @pytest.mark.parametrize(
     "kind",
     [release(each) if each.startswith(("vgg11", "resnet18")) else each for each in IMAGE_CLASSIFIERS],

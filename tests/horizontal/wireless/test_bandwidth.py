@@ -47,13 +47,6 @@ def test_bands_fill_the_cell_and_all_devices_finish_together(cell: Cell):
     np.testing.assert_allclose(finish_M, schedule.seconds, rtol=1e-9)
 
 
-@given(cells())
-def test_the_band_put_back_gives_the_needed_rate(cell: Cell):
-    schedule = allocate(cell, range(len(cell)))
-    needed = cell.update_bits / schedule.transmission_s_M
-    np.testing.assert_allclose(rate(schedule.bandwidth_hz_M, cell.snr_hz_K), needed, rtol=1e-9)
-
-
 @given(cells(), st.integers(0, 2**32 - 1))
 def test_no_other_split_is_faster(cell: Cell, seed: int):
     best_s = allocate(cell, range(len(cell))).seconds
