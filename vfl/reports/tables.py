@@ -186,7 +186,8 @@ def _constant_table(subject: Subject) -> list[TableData]:
 def time_table(subject: Subject) -> TableData:
     """Return the costs of every setting until it reached the target score."""
     target = target_score(subject)
-    goal = format_metric(subject.metric, target)
+    is_error = subject.metric in LOWER_IS_BETTER
+    goal = format_metric(subject.metric, target) if is_error else f"{in_axis_units(subject.metric, target):.1f} %"
     rows: list[tuple[str, ...]] = []
     for variant in subject.variants:
         spent = reached(variant, target)
