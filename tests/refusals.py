@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from vfl.base.errors import ConfigError, Explanation, PeerLost
 
 
 def setting_of(error: BaseException) -> str:
-    """The setting, option, argument or file that is wrong."""
-    return error.setting if isinstance(error, Explanation) else ConfigError(str(error)).setting
+    """The setting, option or argument that is wrong; of a file the last part of its path."""
+    setting = error.setting if isinstance(error, Explanation) else ConfigError(str(error)).setting
+    return Path(setting).name if setting.startswith("/") else setting
 
 
 @contextmanager
@@ -27,7 +29,7 @@ def refused(
     assert not [value for value in values if str(value) not in line], line
 
 
-def refuses(setting: str, *values: object, by: Callable[[], object]) -> None:
+def refuses(setting: str, call: Callable[[], object], *values: object) -> None:
     """Expect a call to be refused as by `refused`."""
     with refused(setting, *values):
-        by()
+        call()

@@ -16,6 +16,7 @@ import torch
 from checkpoint_states import assert_same, content
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from refusals import refuses
 from shorthand import examples
 
 from vfl.runs.atomic import write_atomically
@@ -141,8 +142,7 @@ class TestStore:
         store = CheckpointStore(tmp_path / "run" / "checkpoints")
         assert store.rounds() == []
         assert store.load_latest() is None
-        with pytest.raises(ValueError, match="no checkpoint after round 3"):
-            store.load(3)
+        refuses("", lambda: store.load(3), "checkpoint")
 
     def test_layout_and_manifest(self, tmp_path: Path) -> None:
         folder = CheckpointStore(tmp_path / "run" / "checkpoints").save(12, content(12))
@@ -168,8 +168,7 @@ class TestStore:
         assert CheckpointStore(tmp_path).rounds() == [3, 8, 9]
 
     def test_keeping_none_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="keep"):
-            CheckpointStore(tmp_path, keep=0)
+        refuses("keep", lambda: CheckpointStore(tmp_path, keep=0), "keep")
 
     def test_a_saved_round_is_replaced(self, tmp_path: Path) -> None:
         store = CheckpointStore(tmp_path)

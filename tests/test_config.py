@@ -9,6 +9,7 @@ import pytest
 from config_files import DIGITS, refusal, write
 from hypothesis import example, given
 from hypothesis import strategies as st
+from refusals import refused, refuses
 from shorthand import examples
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, load_experiment, parse_config
@@ -171,7 +172,7 @@ def test_a_model_of_an_unknown_party_is_refused(digits: Path):
     ],
 )
 def test_an_unknown_key_of_one_owner_is_answered_by_the_known_ones(digits: Path, key, known):
-    with pytest.raises(ConfigError, match=re.escape(f"{key}: unknown key; {known}")):
+    with refused(key, known):
         load_config(digits, [f"{key}=1"])
 
 
@@ -192,8 +193,7 @@ def test_a_mapping_on_the_command_line_changes_what_it_names_of_a_section(digits
     config = load_config(digits, ["lightweighting.beta=0.5", "lightweighting={alpha: 0.2}", "training={rounds: 9}"])
     assert (config.lightweighting.alpha, config.lightweighting.beta) == (0.2, 0.5)
     assert (config.training.rounds, config.training.batch_size) == (9, 10)
-    with pytest.raises(ConfigError, match="BatchNorm needs at least 2"):
-        load_config(digits, ["training.batch_size=1"])
+    refuses("training.batch_size", lambda: load_config(digits, ["training.batch_size=1"]), "BatchNorm")
 
 
 def test_overrides_are_yaml_nested_and_the_last_one_holds(digits: Path):
@@ -339,15 +339,15 @@ def test_changed_keys_names_keys_and_both_values(digits: Path):
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"training": 3}, "training"),
-        ({"models": {"feature": "vgg16"}}, "models.feature"),
-        ({"models": {"parties": {"clinic": [1]}}}, "models.parties.clinic"),
+        ({"training": 3}, ("training", "training")),
+        ({"models": {"feature": "vgg16"}}, ("models.feature",)),
+        ({"models": {"parties": {"clinic": [1]}}}, ("models.parties.clinic",)),
     ],
 )
 def test_the_defaults_of_tables_hide_no_mistake(settings, field):
     tables = {"name": "x", "data": {"dataset": {"kind": "breast_cancer"}}}
     assert parse_config(tables | {"models": {"parties": {"clinic": {}}}}).models.parties["clinic"].kind == "mlp"
-    with pytest.raises(ConfigError, match=f"^{field}: must be a mapping"):
+    with refused(*field):
         parse_config(tables | settings)
 
 
@@ -368,19 +368,15 @@ def test_a_copy_with_other_data_has_their_owners_and_all_copies_of_one_experimen
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("device=gpu", "device: must be cpu, or (untested) cuda, or one GPU as cuda:0 (got 'gpu')"),
-        ("lightweighting.alpha={0:0.2,4:0.4}", "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}"),
-        (
-            "training.optimizer.learning_rate={0:0.2}",
-            "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}",
-        ),
-        ("seed=" + "[" * 600 + "]" * 600, "seed: is nested too deeply to be a value"),
+        ("device=gpu", ("device", "'gpu'")),
+        ("lightweighting.alpha={0:0.2,4:0.4}", ("lightweighting.alpha", "0.2", "0.4")),
+        ("training.optimizer.learning_rate={0:0.2}", ("training.optimizer.learning_rate", "0.2", "0.4")),
+        ("seed=" + "[" * 600 + "]" * 600, ("seed", "nested")),
     ],
 )
-def test_what_a_user_slips_on_is_explained(override: str, line: str):
-    with pytest.raises(ConfigError) as error:
+def test_what_a_user_slips_on_is_explained(override: str, line: tuple[str, ...]):
+    with refused(*line) as error:
         load_config(Path("quickstart"), [override])
-    assert line in str(error.value)
     assert len(str(error.value)) < 300
 
 

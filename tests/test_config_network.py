@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
+from vfl.config import changed_keys, dump_config, load_config, parse_config
 from vfl.runs.run_folder import begin_run, check_run
 
 SMALL = {"name": "small"}
@@ -12,25 +13,22 @@ SMALL = {"name": "small"}
 WRONG = {
     "a silence too short for heartbeats": (
         {"network": {"heartbeat_s": 5, "silence_s": 19}},
-        "network.silence_s: 19 is less than four heartbeats of 5 s; raise it",
+        ("network.silence_s", "19"),
     ),
     "an address without a port": (
         {"network": {"server": "somewhere"}},
-        "network.server: 'somewhere' is no address with a port, such as 127.0.0.1:8080",
+        ("network.server", "'somewhere'", "127.0.0.1", "8080"),
     ),
     "an address with a port that cannot be": (
         {"network": {"listen": "127.0.0.1:70000"}},
-        "network.listen: '127.0.0.1:70000' has a port above 65535",
+        ("network.listen", "'127.0.0.1:70000'", "65535"),
     ),
-    "no time to wait": ({"network": {"wait_s": 0}}, "network.wait_s: "),
-    "another policy": ({"network": {"on_party_loss": "ignore"}}, "network.on_party_loss: "),
-    "a typing error": (
-        {"network": {"heartbeats_s": 1}},
-        "network.heartbeats_s: unknown key; did you mean 'heartbeat_s'?",
-    ),
+    "no time to wait": ({"network": {"wait_s": 0}}, ("network.wait_s",)),
+    "another policy": ({"network": {"on_party_loss": "ignore"}}, ("network.on_party_loss",)),
+    "a typing error": ({"network": {"heartbeats_s": 1}}, ("network.heartbeats_s", "'heartbeat_s'")),
     "drop with error feedback": (
         {"network": {"on_party_loss": "drop"}, "lightweighting": {"error_feedback": True}},
-        "network.on_party_loss: drop needs lightweighting.error_feedback=false",
+        ("network.on_party_loss", "lightweighting.error_feedback=false"),
     ),
 }
 
@@ -38,9 +36,8 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_refused(case: str):
     values, message = WRONG[case]
-    with pytest.raises(ConfigError) as caught:
+    with refused(*message):
         parse_config(SMALL | values)
-    assert str(caught.value).startswith(message)
 
 
 def test_settings_come_back_from_yaml(tmp_path: Path):
@@ -64,5 +61,5 @@ def test_a_run_goes_on_at_another_address_but_not_with_other_data(tmp_path: Path
     check_run(tmp_path, moved, resume=True)
     begin_run(tmp_path, moved)
     assert changed_keys(config, moved) != []
-    with pytest.raises(ConfigError, match=r"the configuration has changed: data.file \(None -> /.*/other\)"):
+    with refused("--resume", "data.file", "/other"):
         check_run(tmp_path, parse_config(SMALL | {"data": {"file": "other"}}), resume=True)

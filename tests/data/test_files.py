@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused, refuses
 from safetensors import safe_open
 from safetensors.torch import save_file
 from shorthand import links_of, load_dataset, standardise
@@ -135,34 +136,18 @@ def without(name: str):
 NAN = torch.full((3, 1, 2, 2), float("nan"))
 PARTY = {"holds": "features", "party": "party_1"}
 BAD_PARTY = {
-    "another's": (good_party(), PARTY | {"party": "party_2"}, "holds the features of 'party_2', not of 'party_1'"),
-    "labels": (good_party(), {"holds": "labels"}, "holds labels, not features"),
-    "no metadata": (good_party(), None, "holds something else, not features"),
-    "labels beside": (good_party() | {"train.labels": torch.tensor([1, 2, 3])}, PARTY, "has the tensors test.features"),
-    "no test": (without("test.ids"), PARTY, "has the tensors test.features, train.features, train.ids instead of"),
-    "id twice": (good_party() | {"train.ids": torch.tensor([1, 1, 3])}, PARTY, "an id occurs twice"),
-    "id in both": (good_party() | {"test.ids": torch.tensor([3])}, PARTY, "a sample is in both training and test"),
-    "ids as floats": (
-        good_party() | {"train.ids": torch.tensor([1.0, 2, 3])},
-        PARTY,
-        "expected int64 [N], got",
-    ),
-    "too few": (
-        good_party() | {"train.ids": torch.tensor([1, 2])},
-        PARTY,
-        "features: expected [N, ...] of 2 rows",
-    ),
-    "no images": (
-        good_party() | {"train.features": torch.zeros(3, 4)},
-        PARTY,
-        "uint8 or float32 [N, C, H, W]",
-    ),
-    "not finite": (good_party() | {"train.features": NAN}, PARTY, "train.features are not finite"),
-    "other size": (
-        good_party() | {"test.features": torch.zeros(1, 1, 2, 3)},
-        PARTY,
-        " and test features [[1, 2, 3",
-    ),
+    "another's": (good_party(), PARTY | {"party": "party_2"}, ("data.file", "'party_2'", "'party_1'")),
+    "labels": (good_party(), {"holds": "labels"}, ("data.file", "labels")),
+    "no metadata": (good_party(), None, ("data.file", "something")),
+    "labels beside": (good_party() | {"train.labels": torch.tensor([1, 2, 3])}, PARTY, ("data.file", "test.features")),
+    "no test": (without("test.ids"), PARTY, ("data.file", "test.features", "train.features", "train.ids")),
+    "id twice": (good_party() | {"train.ids": torch.tensor([1, 1, 3])}, PARTY, ("data.file", "occurs")),
+    "id in both": (good_party() | {"test.ids": torch.tensor([3])}, PARTY, ("data.file", "both")),
+    "ids as floats": (good_party() | {"train.ids": torch.tensor([1.0, 2, 3])}, PARTY, ("data.file", "int64")),
+    "too few": (good_party() | {"train.ids": torch.tensor([1, 2])}, PARTY, ("data.file", "rows")),
+    "no images": (good_party() | {"train.features": torch.zeros(3, 4)}, PARTY, ("data.file", "float32")),
+    "not finite": (good_party() | {"train.features": NAN}, PARTY, ("data.file", "train.features")),
+    "other size": (good_party() | {"test.features": torch.zeros(1, 1, 2, 3)}, PARTY, ("data.file", "features")),
 }
 
 
@@ -171,9 +156,8 @@ def test_another_party_file_is_refused_in_one_line(case, tmp_path):
     tensors, metadata, reason = BAD_PARTY[case]
     path = tmp_path / "file.safetensors"
     save_file(tensors, path, metadata)
-    with pytest.raises(ValueError, match=rf"^data\.file: {re.escape(str(path))}\b[^\n]*$") as error:
+    with refused(*reason, path):
         load_party_data(path, "party_1", check_images)
-    assert reason in str(error.value)
 
 
 def good_labels() -> dict[str, torch.Tensor]:
@@ -187,14 +171,22 @@ def good_labels() -> dict[str, torch.Tensor]:
 
 LABELS = {"holds": "labels", "classes": '["a", "b"]'}
 BAD_LABELS = {
-    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, "labels must be 0 to 1"),
-    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, "labels must be 0 to 1"),
-    "as bytes": (good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)}, LABELS, "expected int64 [2]"),
-    "too many": (good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)}, LABELS, "expected int64 [2]"),
-    "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, "both training and test"),
-    "no classes": (good_labels(), {"holds": "labels"}, "'classes' must be a JSON list of names"),
-    "classes no names": (good_labels(), LABELS | {"classes": "[1, 2]"}, "'classes' must be a JSON list of names"),
-    "the parties' copy": (good_labels(), {"holds": "shared_labels"}, "holds shared_labels, not labels"),
+    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, ("data.file", "labels")),
+    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, ("data.file", "labels")),
+    "as bytes": (
+        good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)},
+        LABELS,
+        ("data.file", "int64", "[2]", "expected"),
+    ),
+    "too many": (
+        good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)},
+        LABELS,
+        ("data.file", "int64", "[2]"),
+    ),
+    "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, ("data.file", "both")),
+    "no classes": (good_labels(), {"holds": "labels"}, ("data.file", "'classes'", "JSON")),
+    "classes no names": (good_labels(), LABELS | {"classes": "[1, 2]"}, ("data.file", "'classes'")),
+    "the parties' copy": (good_labels(), {"holds": "shared_labels"}, ("data.file", "shared_labels")),
 }
 
 
@@ -203,19 +195,16 @@ def test_another_label_file_is_refused_in_one_line(case, tmp_path):
     tensors, metadata, reason = BAD_LABELS[case]
     path = tmp_path / "file.safetensors"
     save_file(tensors, path, metadata)
-    with pytest.raises(ValueError, match=rf"^data\.file: {re.escape(str(path))}\b[^\n]*$") as error:
+    with refused(*reason, path):
         load_label_data(path)
-    assert reason in str(error.value)
 
 
 def test_the_parties_copy_of_the_labels_is_no_more_than_that(tmp_path):
     path = tmp_path / "file.safetensors"
     save_file(good_labels(), path, LABELS)
-    with pytest.raises(ValueError, match=r"^data\.labels_file: .* holds labels, not shared_labels$"):
-        load_shared_labels(path)
+    refuses("data.labels_file", lambda: load_shared_labels(path), "shared_labels")
     save_file(good_labels(), path, LABELS | {"holds": "shared_labels"})
-    with pytest.raises(ValueError, match=r"^data\.labels_file: .* has the tensors test\.ids, .* instead of train\.ids"):
-        load_shared_labels(path)
+    refuses("data.labels_file", lambda: load_shared_labels(path), "test.ids", "train.ids")
 
 
 def load_one_party(path: Path) -> PartyData:
@@ -240,8 +229,7 @@ def test_no_file_or_a_damaged_one_is_one_line(load, damage, tmp_path):
 def test_files_that_are_there_are_kept(configure, tmp_path):
     split = split_data(configure())
     (tmp_path / "party_3.safetensors").write_text("mine")
-    with pytest.raises(ValueError, match=r"party_3\.safetensors is there already; add --overwrite"):
-        write_split(tmp_path, split, shared_labels=True, overwrite=False)
+    refuses("", lambda: write_split(tmp_path, split, shared_labels=True, overwrite=False), "party_3.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["party_3.safetensors"]
     write_split(tmp_path, split, shared_labels=True, overwrite=True)
     assert len(load_party_data(tmp_path / "party_3.safetensors", "party_3", check_images).train) == len(

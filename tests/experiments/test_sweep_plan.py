@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 from vfl.config import ConfigError, dump_config, vertical
 from vfl.sweeps.pool import LocalProcesses
@@ -64,25 +65,23 @@ def test_keys_that_end_alike_are_written_whole(write):
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({}, "the sweep is empty"),
-        ({"grid": {}}, "the sweep is empty"),
-        ({"grid": {"seed": []}}, "grid.seed: is empty"),
-        ({"grid": {"lightweighting.alfa": [0.1]}}, "lightweighting.alfa: unknown key; did you mean 'alpha'?"),
-        ({"grid": {"lightweighting.alpha": [0.1, 1.5]}}, "lightweighting.alpha"),
-        ({"grid": {"seed": [1, 1]}}, "2 runs have the folder seed1; write each only once"),
-        ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, "seed stands in grid and in list"),
-        ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
-        ({"set": {"seed": 1}}, "set: unknown key; did you mean 'settings'?"),
-        ({"search": {"trials": 2}}, "search: removed in 0.2.0; list values"),
-        ({"grid": {"seed": 3}}, "grid.seed"),
-        ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, "nowhere.yaml: cannot be read"),
+        ({}, ("sweep.yaml",)),
+        ({"grid": {}}, ("sweep.yaml",)),
+        ({"grid": {"seed": []}}, ("sweep.yaml", "grid.seed", "empty")),
+        ({"grid": {"lightweighting.alfa": [0.1]}}, ("lightweighting.alfa", "'alpha'")),
+        ({"grid": {"lightweighting.alpha": [0.1, 1.5]}}, ("lightweighting.alpha",)),
+        ({"grid": {"seed": [1, 1]}}, ("sweep.yaml", "runs")),
+        ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, ("sweep.yaml", "stands")),
+        ({"gird": {"seed": [1]}}, ("sweep.yaml", "'grid'")),
+        ({"set": {"seed": 1}}, ("sweep.yaml", "'settings'")),
+        ({"search": {"trials": 2}}, ("sweep.yaml", "0.2.0")),
+        ({"grid": {"seed": 3}}, ("sweep.yaml", "grid.seed")),
+        ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, ("nowhere.yaml", "read")),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(write, sections: dict[str, Any], expected: str):
-    with pytest.raises(ConfigError) as error:
+def test_what_is_wrong_is_said_in_one_line(write, sections: dict[str, Any], expected: tuple[str, ...]):
+    with refused(*expected):
         load_sweep(write(**sections)).runs(1)
-    assert expected in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_equal_names_mean_equal_settings_and_every_name_is_one_folder(one, other
 
 
 def test_the_base_itself_is_checked_first(write):
-    with pytest.raises(ConfigError, match=r"training\.rounds"):
+    with refused("training.rounds", "rounds"):
         load_sweep(write(settings={"training.rounds": 0}, grid={"seed": [1]}))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from rich.console import Console
 from shorthand import parse_horizontal
 from small_cells import random_cell
 
-from vfl.config import ConfigError
 from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL
@@ -210,10 +210,8 @@ def test_a_deadline_that_nobody_meets_makes_empty_rounds_that_say_so(tmp_path: P
     ],
 )
 def test_bad_settings_are_one_line_that_names_the_field(section: str, field: str, value: object):
-    with pytest.raises(ConfigError, match=field) as error:
+    with refused(f"horizontal.{section}.{field}"):
         flare_config(**{section: {field: value}})
-    assert "\n" not in str(error.value)
-    assert f"horizontal.{section}" in str(error.value)
 
 
 def test_settings_that_a_policy_makes_idle_are_named():

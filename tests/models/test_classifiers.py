@@ -1,5 +1,6 @@
 import pytest
 import torch
+from refusals import refused
 from shorthand import IMAGE_CLASSIFIERS, build_classifier, release
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -190,21 +191,18 @@ def test_char_lstm_predicts_after_the_last_or_after_every_character():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"kind": "lenet5"},
-            "unknown classifier 'lenet5'; did you mean 'lenet'",
-        ),
-        ({"classes": 0}, "every size must be at least 1"),
-        ({"input_shape": (1, 0, 28)}, "every size must be at least 1"),
-        ({"input_shape": (80,)}, r"reads images, not samples of shape \[80\]"),
-        ({"kind": "char_lstm"}, r"char_lstm reads text, not samples of shape \[1, 28, 28\]"),
-        ({"kind": "cnn_tsfl", "input_shape": (1, 15, 28)}, "images of 15 x 28 pixels are too small for 2 convolutions"),
-        ({"kind": "cnn_mcmahan", "input_shape": (1, 8, 3)}, "images of 8 x 3 pixels are too small"),
+        ({"kind": "lenet5"}, ("", "'lenet5'", "'lenet'")),
+        ({"classes": 0}, ("classifier", "least")),
+        ({"input_shape": (1, 0, 28)}, ("classifier", "least")),
+        ({"input_shape": (80,)}, ("classifier", "[80]")),
+        ({"kind": "char_lstm"}, ("classifier", "char_lstm", "[1, 28, 28]")),
+        ({"kind": "cnn_tsfl", "input_shape": (1, 15, 28)}, ("input_shape", "15", "28")),
+        ({"kind": "cnn_mcmahan", "input_shape": (1, 8, 3)}, ("input_shape", "pixels")),
     ],
 )
 def test_refuses_what_cannot_be_built(change, message):
     arguments = {"kind": "lenet", "input_shape": MNIST, "classes": 10} | change
-    with pytest.raises(ValueError, match=message):
+    with refused(*message):
         build_classifier(arguments.pop("kind"), **arguments)
 
 

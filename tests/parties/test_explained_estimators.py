@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import refused, refuses
 
 import vfl
 
@@ -51,21 +52,22 @@ def test_an_absent_party_moves_nothing(many: vfl.VerticalClassifier):
     left = {"left": keyed(slice(0, 9))["left"]}
     found = many.explain(left, missing_parties="mean")
     assert found.moved_NK[:, 1].abs().max() < 1e-9
-    with pytest.raises(ValueError, match="right absent"):
-        many.explain(left)
+    refuses("X", lambda: many.explain(left), "right")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"of": "higher"}, "^of: 'higher'"),
-        ({"of": 2}, "^of: 2 "),
-        ({"steps": 0}, "^steps: 0"),
-        ({"steps": 999}, "^steps:"),
+        ({"of": "higher"}, ("of", "'higher'")),
+        ({"of": 2}, ("of",)),
+        ({"steps": 0}, ("steps",)),
+        ({"steps": 999}, ("steps", "steps")),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(many: vfl.VerticalClassifier, asked: dict[str, Any], said: str):
-    with pytest.raises(ValueError, match=said) as caught:
+def test_what_cannot_be_explained_is_one_line(
+    many: vfl.VerticalClassifier, asked: dict[str, Any], said: tuple[str, ...]
+):
+    with refused(*said) as caught:
         many.explain(keyed(slice(0, 3)), **asked)
     assert "--" not in str(caught.value)
 
@@ -80,5 +82,4 @@ def test_of_numbers_named_as_classes_and_of_values():
     given = {"left": X[:9, :2], "right": X[:9, 2:]}
     found = values.explain(given)
     np.testing.assert_allclose(found.score_N.numpy(), values.predict(given), rtol=1e-6)
-    with pytest.raises(ValueError, match=r"^of: "):
-        values.explain(given, 1)
+    refuses("of", lambda: values.explain(given, 1))

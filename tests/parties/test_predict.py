@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from predicted import predict_in_process
+from refusals import refused, refuses
 from rich.console import Console
 from shorthand import load_dataset
 
 from vfl.base.errors import PeerLost
-from vfl.config import ConfigError, parse_config
+from vfl.config import parse_config
 from vfl.config.settings import WhenAbsent
 from vfl.predict.open_run import take_samples
 from vfl.predict.trained_run import load_run_with_data
@@ -85,9 +86,8 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
         assert list(predicted.scores) == [f"accuracy without party_2 ({choice})", "with all parties"]
     with pytest.raises(PeerLost, match="party_2 is absent"):
         predict_in_process(Run(trained), None, ["party_2"], "refuse")
-    with pytest.raises(ConfigError, match="did you mean 'party_2'"):
-        predict_in_process(Run(trained), None, ["party2"], "zeros")
-    with pytest.raises(ConfigError, match="no party is left"):
+    refuses("--absent", lambda: predict_in_process(Run(trained), None, ["party2"], "zeros"), "'party_2'")
+    with refused("--absent", "left"):
         predict_in_process(Run(trained), None, [f"party_{number}" for number in range(1, 5)], "zeros")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 from served_owner import KEYS, NEW, check_same, fill, key
 
-from vfl.config import ConfigError
 from vfl.data.tables.arrow import pq
 from vfl.parties.serving import fetched_rows, query_rows
 from vfl.parties.serving.fetched_rows import CONNECTIONS
@@ -126,7 +126,7 @@ def test_a_key_is_a_value_and_nothing_else(cell: str, owned, tmp_path: Path):
 
 @pytest.mark.parametrize(("query", "marks"), [("SELECT 1", 0), ("SELECT ?, ?", 2), ("SELECT '?' -- ?\n /* ? */", 0)])
 def test_a_query_has_one_mark_for_each_column_of_the_key(query: str, marks: int, owned, new_rows: dict[str, Path]):
-    with pytest.raises(ConfigError, match=rf"serve\.query: has {marks} \?"):
+    with refused("data.tables.bank.serve.query", marks):
         owned("bank").served(query=query, database=f"sqlite:{new_rows['bank'].with_suffix('.db')}")
 
 

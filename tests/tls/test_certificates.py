@@ -12,6 +12,7 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused, refuses
 
 from vfl.parties.network.tls.certificates import (
     SERVER,
@@ -152,7 +153,7 @@ def test_a_request_that_asks_for_more_gets_what_its_owner_is_due(authority):
     ],
 )
 def test_a_request_must_be_for_whom_it_is_signed(authority, request_, owner, message):
-    with pytest.raises(ValueError, match=r"^REQUEST: is ") as error:
+    with refused("REQUEST") as error:
         authority.sign_request(request_, owner, 30)
     assert message in str(error.value) + " "
 
@@ -179,8 +180,7 @@ def test_a_weak_key_is_not_signed(authority, make, weak: bool):
     algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
     request = builder.add_extension(names, critical=False).sign(key, algorithm)
     if weak:
-        with pytest.raises(ValueError, match=r"^REQUEST: its key is .*; make one by lvfl certs request"):
-            authority.sign_request(request, CertificateSubject("party_1"), 30)
+        refuses("REQUEST", lambda: authority.sign_request(request, CertificateSubject("party_1"), 30), "request")
     else:
         assert authority.sign_request(request, CertificateSubject("party_1"), 30).public_key() == key.public_key()
 
@@ -193,8 +193,7 @@ def test_a_request_for_a_key_that_is_not_its_senders_is_refused(authority):
         Encoding.X962, x509_point_format()
     )
     forged = x509.load_der_x509_csr(bytes(der))
-    with pytest.raises(ValueError, match="not signed with the key"):
-        authority.sign_request(forged, CertificateSubject("party_1"), 30)
+    refuses("REQUEST", lambda: authority.sign_request(forged, CertificateSubject("party_1"), 30), "signed")
 
 
 def x509_point_format():
@@ -206,24 +205,17 @@ def x509_point_format():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda ca: CertificateSubject("../party_1"), "NAME: '../party_1' cannot name"),
-        (lambda ca: CertificateSubject(""), "NAME: '' cannot name"),
-        (lambda ca: CertificateSubject("p" * 64), "cannot name an owner"),
-        (lambda ca: CertificateSubject("party_1", ("localhost",)), "--host: only the server is dialled"),
-        (lambda ca: CertificateSubject(SERVER, ("localhost:50051",)), "'localhost:50051' is neither"),
-        (lambda ca: CertificateSubject(SERVER, ("a..b",)), "'a..b' is neither"),
-        (
-            lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 0),
-            "--days: must be 1 to 36500, got 0",
-        ),
-        (
-            lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 5000),
-            "--days: 5000 is past the end",
-        ),
-        (lambda ca: Authority.create("", 10), "--name: '' cannot name"),
+        (lambda ca: CertificateSubject("../party_1"), ("NAME", "'../party_1'")),
+        (lambda ca: CertificateSubject(""), ("NAME", "''")),
+        (lambda ca: CertificateSubject("p" * 64), ("NAME", "owner")),
+        (lambda ca: CertificateSubject("party_1", ("localhost",)), ("--host", "dialled")),
+        (lambda ca: CertificateSubject(SERVER, ("localhost:50051",)), ("--host", "'localhost:50051'")),
+        (lambda ca: CertificateSubject(SERVER, ("a..b",)), ("--host", "'a..b'")),
+        (lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 0), ("--days", "36500")),
+        (lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 5000), ("--days", "5000")),
+        (lambda ca: Authority.create("", 10), ("--name", "''")),
     ],
 )
 def test_bad_wishes_are_one_line_that_names_the_option(make, message, authority):
-    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+    with refused(*message):
         make(authority)
-    assert message in str(error.value)

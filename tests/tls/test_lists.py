@@ -5,8 +5,8 @@ import warnings
 from pathlib import Path
 
 import pytest
+from refusals import refused, refuses
 
-from vfl.base.errors import ConfigError
 from vfl.config.network import TlsConfig
 from vfl.parties.network.tls.certificates import Peer
 from vfl.parties.network.tls.lists import Lists, deny
@@ -65,8 +65,7 @@ BAD_LINES = [b"party_1", b"0x", b"9f:3", b"g" * 10, b"a" * 41, b"\xff\xfe\xfd", 
 def test_a_bad_line_is_refused_at_the_start_and_lets_no_revoked_in_later(line, tmp_path):
     path = tmp_path / "deny.txt"
     path.write_bytes(b"# ours\n\n" + line + b"\n" + OTHER.encode())
-    with pytest.raises(ConfigError, match=r"^network\.tls\.deny: [^\n]*, line 3: "):
-        lists_of(deny=path)
+    refuses("network.tls.deny", lambda: lists_of(deny=path), "line 3")
     path.write_text(SERIAL)
     lists = lists_of(deny=path)
     rewrite(path, b"# ours\n\n" + line + b"\n" + OTHER.encode())
@@ -110,9 +109,9 @@ def test_an_allow_list_with_a_bad_line_admits_only_the_lines_that_can_be_read(tm
 def test_a_serial_number_that_may_be_decimal_is_refused_with_both_ways_out(decimal, tmp_path):
     path = tmp_path / "deny.txt"
     path.write_text(decimal)
-    with pytest.raises(ConfigError, match="decimal") as refused:
+    with refused("network.tls.deny", "decimal") as caught:
         lists_of(deny=path)
-    ways = [word.strip(",;.") for word in str(refused.value).split() if word.startswith("0x")]
+    ways = [word.strip(",;.") for word in str(caught.value).split() if word.startswith("0x")]
     assert sorted(int(way, 16) for way in ways) == sorted([int(decimal, 16), int(decimal)])
     for way in ways:
         path.write_text(way)

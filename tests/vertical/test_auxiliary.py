@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from rich.console import Console
 from shorthand import examples, parties_of
 from torch import Tensor, nn
 from two_tables import ROWS, sections_of, write_tables
 
-from vfl.config import ConfigError, OptimizerConfig, parse_config
+from vfl.config import OptimizerConfig, parse_config
 from vfl.core.head import HeadTrainer
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Regression, Task
@@ -213,7 +214,7 @@ def test_owners_that_are_there_answer_by_their_own_classifiers(tmp_path: Path, o
     torch.testing.assert_close(values[: stop - start], joint.task.predictions(answer))
     assert with_replacements(joint, [], "own").predictions().equal(joint.predictions()), "nobody is away"
     config = parse_config({"name": "x", "threads": 1, **sections, "training": sections["training"] | {"auxiliary": 0}})
-    with pytest.raises(ConfigError, match="--when-absent"):
+    with refused("--when-absent", "--when-absent"):
         with_replacements(build_in_process(config, start_runtime(config)).joint, ["shop"], "own")
 
 

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from conftest import small_config
+from refusals import refused
 from rich.console import Console
 from shorthand import release
 from tiny_training import timeless
@@ -190,26 +191,24 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"controller": "deadlin"}, "unknown controller 'deadlin'; did you mean 'deadline'?"),
-        ({"controller": "deadline"}, "lightweighting.seconds_per_exchange: controller deadline needs"),
-        (deadline(seconds_per_exchange=0), "lightweighting.seconds_per_exchange"),
-        (deadline(seconds_per_exchange="soon"), "lightweighting.seconds_per_exchange"),
+        ({"controller": "deadlin"}, ("lightweighting.controller", "'deadlin'", "'deadline'")),
+        ({"controller": "deadline"}, ("lightweighting.seconds_per_exchange", "controller")),
+        (deadline(seconds_per_exchange=0), ("lightweighting.seconds_per_exchange",)),
+        (deadline(seconds_per_exchange="soon"), ("lightweighting.seconds_per_exchange",)),
         (
             deadline(alpha={"party_2": {1: 0.5}}, alpha_max=0.3),
-            "alpha_max: 0.3 for party_2 is below lightweighting.alpha",
+            ("lightweighting.alpha_max", "0.3", "party_2"),
         ),
         (
             deadline(alpha={0: 0.5}, alpha_max={3: 0.6}),
-            "alpha_max: 0 for party_1 is below lightweighting.alpha, the least, which is 0.5 from {0: ...} on",
+            ("lightweighting.alpha_max", "party_1", "0.5"),
         ),
-        (deadline(beta_max={"party_7": 0.3}), "lightweighting.beta_max: no party is called 'party_7'"),
+        (deadline(beta_max={"party_7": 0.3}), ("lightweighting.beta_max", "'party_7'")),
     ],
 )
-def test_goals_that_contradict_themselves_are_one_line(settings, told: str):
-    with pytest.raises(ValueError, match="lightweighting") as error:
+def test_goals_that_contradict_themselves_are_one_line(settings, told: tuple[str, ...]):
+    with refused(*told):
         parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("machines", [None, MACHINES])

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from rich.console import Console
 from shorthand import parties_of
 from tiny_training import TINY, timeless
 from torch import nn
 
 from vfl.base.macs import measure_macs, skipped_macs
-from vfl.config import ConfigError, parse_config
+from vfl.config import parse_config
 from vfl.core.frozen import freeze
 from vfl.core.local import build_in_process
 from vfl.predict.trained_run import load_run_with_data
@@ -119,7 +120,6 @@ def test_costs_are_those_of_the_passes_that_are_taken(tmp_path: Path):
     [(["features.00"], "features.00"), (["feature"], "feature"), ([""], "''"), (["features", "embedding"], "nothing")],
 )
 def test_a_prefix_that_freezes_nothing_or_everything_is_refused_in_one_line(prefixes: list[str], part: str):
-    with pytest.raises(ConfigError) as caught:
+    with refused("models", part) as caught:
         party_of(experiment(*prefixes))
-    assert part in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

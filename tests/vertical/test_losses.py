@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused, refuses
 from rich.console import Console
 from torch import nn
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
@@ -16,7 +17,7 @@ from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 import vfl
 from vfl.base.metrics import headline, worse_than_constant
 from vfl.comparison.compare import loss_of_boosting, predicted_alone
-from vfl.config import ConfigError, parse_config
+from vfl.config import parse_config
 from vfl.core.losses import AmountLoss
 from vfl.core.tasks import Regression, Task, restored_task, task_of, task_state, with_scale
 from vfl.data.source import open_source, split_samples
@@ -204,46 +205,39 @@ def test_models_are_compared_by_the_metric_of_their_loss(kind: str, metric: str)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a name": ({"training": {"loss": "focal"}}, r"training\.loss: is a section; write training\.loss\.kind=focal"),
-    "no kind": ({"training": {"loss": {"kind": "mse"}}}, r"training\.loss\.kind: must be 'cross_entropy'"),
+    "a name": ({"training": {"loss": "focal"}}, ("training.loss", "training.loss.kind=focal")),
+    "no kind": ({"training": {"loss": {"kind": "mse"}}}, ("training.loss.kind", "'cross_entropy'")),
     "of amounts": (
         {"training": {"loss": {"kind": "pinball", "quantile": 0.5}}},
-        r"training\.loss\.kind: pinball is none of task classification: cross_entropy, focal",
+        ("training.loss.kind", "cross_entropy"),
     ),
     "of classes": (
         {"task": "regression", "training": {"loss": {"kind": "focal"}}},
-        r"training\.loss\.kind: focal is none of task regression: squared, absolute, huber, pinball",
+        ("training.loss.kind", "regression"),
     ),
-    "gamma": ({"training": {"loss": {"kind": "focal", "gamma": -1}}}, r"training\.loss\.gamma: must be .* equal to 0"),
-    "another's": (
-        {"training": {"loss": {"gamma": 1}}},
-        r"training\.loss\.gamma: belongs to kind focal, and kind is null; leave it out",
-    ),
+    "gamma": ({"training": {"loss": {"kind": "focal", "gamma": -1}}}, ("training.loss.gamma", "equal")),
+    "another's": ({"training": {"loss": {"gamma": 1}}}, ("training.loss.gamma", "belongs")),
     "no quantile": (
         {"task": "regression", "training": {"loss": {"kind": "pinball"}}},
-        r"training\.loss\.quantile: kind pinball needs one, as 0\.9",
+        ("training.loss.quantile", "0.9"),
     ),
     "quantile 1": (
         {"task": "regression", "training": {"loss": {"kind": "pinball", "quantile": 1}}},
-        r"training\.loss\.quantile: must be less than 1",
+        ("training.loss.quantile", "less"),
     ),
     "delta 0": (
         {"task": "regression", "training": {"loss": {"kind": "huber", "delta": 0}}},
-        r"training\.loss\.delta: must be greater than 0",
+        ("training.loss.delta", "greater"),
     ),
-    "metric": (
-        {"task": "regression", "evaluation": {"metric": "huber_loss"}},
-        r"evaluation\.metric: huber_loss is not a metric of this task: rmse, mae, r2",
-    ),
+    "metric": ({"task": "regression", "evaluation": {"metric": "huber_loss"}}, ("evaluation.metric", "huber_loss")),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_loss_that_does_not_fit_is_one_line(kind: str):
     sections, line = WRONG[kind]
-    with pytest.raises(ValueError, match=line) as error:
+    with refused(*line):
         task_of(parse_config({"name": "x", **sections}), (), VALUES)
-    assert "\n" not in str(error.value)
 
 
 DRAW = np.random.default_rng(0)
@@ -273,10 +267,8 @@ def test_named_defaults_gamma_0_and_one_own_function_have_the_same_bits():
 def test_a_named_loss_goes_with_weights_but_with_no_other_loss():
     assert digest(Y, "focal", sample_weight=np.ones(40)) == digest(Y, "focal")
     assert digest(AMOUNT, "absolute", sample_weight=1.0 + Y) != digest(AMOUNT, "absolute")
-    with pytest.raises(ConfigError, match=r"settings: training\.loss names a loss, and so does loss="):
-        digest(Y, F.cross_entropy, settings={"training.loss.kind": "focal"})
-    with pytest.raises(ConfigError, match="loss: expected a function, a name or its settings, got int"):
-        digest(Y, 3)
+    refuses("settings", lambda: digest(Y, F.cross_entropy, settings={"training.loss.kind": "focal"}), "training.loss")
+    refuses("loss", lambda: digest(Y, 3), "function")
 
 
 def of_tables(folder: Path, loss: dict[str, Any], task: str, labels: str = "server") -> dict[str, Any]:
@@ -302,7 +294,7 @@ def test_a_resumed_run_keeps_its_loss_and_its_bits(tmp_path: Path, kind: str, la
     half = sections | {"training": sections["training"] | {"rounds": 1}}
     run_experiment(parse_config(half), tmp_path / "half", resume=False, console=quiet)
     other = sections | {"training": sections["training"] | {"loss": {}}}
-    with pytest.raises(ConfigError, match=r"training\.loss\.kind"):
+    with refused("--resume", "training.loss.kind"):
         run_experiment(parse_config(other), tmp_path / "half", resume=True, console=quiet)
     rest = run_experiment(parse_config(sections), tmp_path / "half", resume=True, console=quiet).summary
     assert rest["model_digest"] == whole["model_digest"]
@@ -365,5 +357,5 @@ def test_hubers_delta_counts_deviations_of_the_labels_at_hand_after_a_warm_start
 @pytest.mark.parametrize("settings", [{"training.loss.kind": "cross_entropy"}, {"training.loss": {"kind": "focal"}}])
 def test_a_loss_is_named_once(settings: dict[str, Any]):
     estimator = vfl.VerticalClassifier(loss="focal", settings=settings, rounds=1)
-    with pytest.raises(ConfigError, match=r"settings: training\.loss names a loss, and so does loss=; leave one"):
+    with refused("settings", "training.loss"):
         estimator.fit({"a": np.ones((9, 1)), "b": np.ones((9, 1))}, np.arange(9) % 2)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from refusals import refused
 from rich.console import Console
 from tiny_training import rows_of, timeless
 from two_tables import sections_of, write_tables
@@ -147,5 +148,5 @@ def test_every_path_of_the_data_may_be_another_one(mode, setting, tmp_path: Path
 
     begin_run(tmp_path / "run", experiment("first"))
     check_run(tmp_path / "run", experiment("second"), resume=True)
-    with pytest.raises(ConfigError, match=rf"^--resume: [^\n]*{setting}"):
+    with refused("--resume", setting):
         check_run(tmp_path / "run", parse_experiment({"name": "moved", "mode": mode}), resume=True)

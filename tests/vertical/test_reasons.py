@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import small_config
 from pydantic import ValidationError
+from refusals import refuses
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -208,10 +209,8 @@ def test_one_class_can_be_named(tmp_path: Path):
         found = explained(joint, of=name)
         assert found.of_N.tolist() == [place] * len(found.of_N)
         check_sums(found)
-    with pytest.raises(ConfigError, match="no class is called"):
-        explained(joint, of="nobody")
-    with pytest.raises(ConfigError, match="no class"):
-        explained(trained(tmp_path / "value", "value").server.joint, of="x")
+    refuses("--reasons-of", lambda: explained(joint, of="nobody"), "called")
+    refuses("--reasons-of", lambda: explained(trained(tmp_path / "value", "value").server.joint, of="x"), "class")
 
 
 def test_an_owner_without_a_row_moves_nothing_and_has_no_columns(tmp_path: Path):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused, refuses
 from shorthand import parties_of, reference_of, release
 from tiny_training import TINY
 from torch import Tensor, nn
 
 import vfl
-from vfl.config import ConfigError
 from vfl.core.augmentation import resized_images, shifted
 from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
@@ -196,34 +196,33 @@ def test_whole_images_have_the_bits_and_bytes_of_none(build):
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({"lightweighting": {"resolution": 0.5}}, r"0\.5 for party_1 in the last of 4 rounds; end with {ROUND: 1\.0}"),
-        ({"lightweighting": {"resolution": {0: 0.5, 4: 1.0}}}, r"0\.5 for party_1 in the last of 4 rounds"),
-        ({"lightweighting": {"resolution": {"party_2": {0: 1, 1: 0.5}}}}, r"0\.5 for party_2 in the last"),
-        ({"lightweighting": {"resolution": {0: 0.0, 1: 1}}}, r"0\.0 is outside \(0, 1\]"),
-        ({"lightweighting": {"resolution": {0: 1.5, 1: 1}}}, r"1\.5 is outside \(0, 1\]"),
-        ({"lightweighting": {"resolution": {"party_9": 1.0}}}, "no party is called 'party_9'"),
+        ({"lightweighting": {"resolution": 0.5}}, ("lightweighting.resolution", "0.5", "party_1", "1.0")),
+        ({"lightweighting": {"resolution": {0: 0.5, 4: 1.0}}}, ("lightweighting.resolution", "0.5", "party_1", "last")),
+        (
+            {"lightweighting": {"resolution": {"party_2": {0: 1, 1: 0.5}}}},
+            ("lightweighting.resolution", "0.5", "party_2"),
+        ),
+        ({"lightweighting": {"resolution": {0: 0.0, 1: 1}}}, ("lightweighting.resolution", "0.0")),
+        ({"lightweighting": {"resolution": {0: 1.5, 1: 1}}}, ("lightweighting.resolution", "1.5")),
+        ({"lightweighting": {"resolution": {"party_9": 1.0}}}, ("lightweighting.resolution", "'party_9'")),
         (
             {"lightweighting": HALF_FIRST | {"controller": "deadline", "seconds_per_exchange": 1}},
-            r"set lightweighting\.controller=fixed",
+            ("lightweighting.resolution", "lightweighting.controller=fixed"),
         ),
         (
             {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}}},
-            r"0\.5 leaves party_1 images of 8 x 8 pixels, which its model cannot read",
+            ("lightweighting.resolution", "0.5", "party_1"),
         ),
-        (
-            {"data": {"dataset": {"kind": "breast_cancer"}}},
-            "only images have one, the data are tables; leave it out",
-        ),
+        ({"data": {"dataset": {"kind": "breast_cancer"}}}, ("lightweighting.resolution", "have")),
         (
             {"data": {"dataset": {"kind": "breast_cancer"}}, "lightweighting": {"resolution": 0.5}},
-            "only images have one, the data are tables; leave it out",
+            ("lightweighting.resolution", "have"),
         ),
     ],
 )
-def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line: str):
-    with pytest.raises(ConfigError, match=rf"^lightweighting\.resolution: .*{line}") as caught:
+def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line: tuple[str, ...]):
+    with refused(*line):
         build(**{"lightweighting": HALF_FIRST} | sections)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("depth", [vgg11, vgg16])
@@ -250,15 +249,11 @@ def test_a_run_that_is_not_done_with_smaller_images_is_not_used_yet(tmp_path):
     file.write_text(json.dumps(TINY | {"lightweighting": {"resolution": {0: 0.5, 3: 1.0}}}))
     with pytest.raises(KeyboardInterrupt):
         vfl.train(file, run_dir=run, callbacks=[Interrupted()])
-    with pytest.raises(
-        ConfigError, match=r"party_1 has trained on smaller images so far .*train on to the end"
-    ) as told:
+    with refused("run", "party_1"):
         vfl.Run(run).predict()
-    assert "\n" not in str(told.value)
     vfl.train(file, run_dir=run, resume=True)
     assert len(vfl.Run(run).predict()) == 40
 
 
 def test_patience_could_end_with_smaller_images(build):
-    with pytest.raises(ConfigError, match=r"^training\.patience: could end the training before"):
-        build(lightweighting=HALF_FIRST, training={"patience": 2})
+    refuses("training.patience", lambda: build(lightweighting=HALF_FIRST, training={"patience": 2}), "before")

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from rich.console import Console
 from shorthand import parties_of, release
 from small_images import image_sections, write_images
 from torchvision import models as vision
 
 from vfl.base.random import seeded
-from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config import ExperimentConfig, parse_config
 from vfl.core.build import GivenModules
 from vfl.core.feature_models import build_feature_model
 from vfl.core.local import InProcess, build_in_process
@@ -88,7 +89,7 @@ def test_a_run_by_name_prunes_resumes_and_predicts(images: Path, tmp_path: Path)
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(options: dict[str, Any], shape: tuple[int, ...], parts: list[str]):
-    with pytest.raises(ConfigError) as caught:
+    with refused("models.feature.options") as caught:
         build_feature_model("torchvision", ModelSpec(Features("images", shape), 4, options=options))
     text = str(caught.value)
     assert len(text.splitlines()) == 1

@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 from shorthand import check_rows
 from torch import Tensor
 
@@ -47,14 +47,9 @@ def test_iid_is_a_random_deal_by_the_seed():
 
 
 def test_iid_refuses_what_the_samples_do_not_give():
-    with pytest.raises(ValueError, match=r"^horizontal\.clients: 11 clients cannot each have one of 10 .*data\.train"):
-        iid(10, 11, 0)
-    with pytest.raises(
-        ValueError, match=r"^horizontal\.partition\.samples_per_client: 3 clients with 12 .* are 10; lo"
-    ):
-        iid(10, 3, 0, 4)
-    with pytest.raises(ValueError, match="1 clients with 11 samples"):
-        iid(10, 1, 0, 11)
+    refuses("horizontal.clients", lambda: iid(10, 11, 0), "11", "10", "data.train")
+    refuses("horizontal.partition.samples_per_client", lambda: iid(10, 3, 0, 4), "12", "10")
+    refuses("horizontal.partition.samples_per_client", lambda: iid(10, 1, 0, 11), "11")
     assert sizes(iid(10, 1, 0, 10)) == [10]
 
 
@@ -90,7 +85,4 @@ def test_gaussian_groups_are_fifths_at_random_positions():
 
 
 def test_gaussian_refuses_too_few_samples():
-    with pytest.raises(
-        ValueError, match=r"^horizontal\.partition\.samples_per_client: 20 clients with .* are 1000; low"
-    ):
-        gaussian(1000, 20, 0)
+    refuses("horizontal.partition.samples_per_client", lambda: gaussian(1000, 20, 0), "20", "1000")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused, refuses
 from shorthand import load_dataset
 
 from vfl.data.samples import Dataset
@@ -55,8 +56,7 @@ def test_image_folder_decodes_only_the_chosen_images(folder: Path, monkeypatch: 
                 path.write_bytes(b"damaged")
     again = load(folder, 2, 1)
     assert torch.equal(again.train.features, chosen.train.features)
-    with pytest.raises(ValueError, match="cannot read"):
-        load(folder)
+    refuses("data.dataset.root", lambda: load(folder), "read")
 
 
 def test_image_folder_turns_grey_and_palette_images_into_rgb(folder: Path):
@@ -76,15 +76,13 @@ def test_image_folder_resizes_images_of_any_size_when_asked_to(folder: Path):
 
 def test_image_folder_names_the_image_of_another_size(folder: Path):
     write_image(folder / "train/dog/1.png", size=(6, 5))
-    with pytest.raises(ValueError, match=r"data\.dataset\.root: .*dog/1\.png' has 6 x 5 .*6 x 4; set .*image_size"):
-        load(folder)
+    refuses("data.dataset.root", lambda: load(folder), "dog/1.png", "image_size")
 
 
 def test_image_folder_refuses_test_images_of_another_size_than_training_images(folder: Path):
     for name in ("cat", "dog"):
         write_image(folder / "test" / name / "0.png", size=(6, 5))
-    with pytest.raises(ValueError, match=r"\[3, 4, 6\] and test images \[3, 5, 6\]; set data\.dataset\.image_size"):
-        load(folder)
+    refuses("data.dataset.root", lambda: load(folder), "[3, 4, 6]", "[3, 5, 6]", "data.dataset.image_size")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tiff"])
@@ -94,28 +92,24 @@ def test_image_folder_names_the_damaged_image(folder: Path, suffix: str, damage:
     write_image(path, size=(64, 64))
     whole = path.read_bytes()
     path.write_bytes({"empty": b"", "text": b"not an image", "cut": whole[: len(whole) * 3 // 4]}[damage])
-    with pytest.raises(ValueError, match=rf"data\.dataset\.root: cannot read '.*bad\{suffix}'") as raised:
+    with refused("data.dataset.root", suffix) as raised:
         load(folder, image_size=4)
-    assert "\n" not in str(raised.value)
     assert "BytesIO" not in str(raised.value)
 
 
 def test_image_folder_refuses_pixels_of_more_than_8_bits(folder: Path):
     Image.fromarray(np.full((4, 6), 40_000, dtype=np.uint16)).save(folder / "train/cat/0.png")
-    with pytest.raises(ValueError, match=r"cat/0\.png': more than 8 bits per channel"):
-        load(folder)
+    refuses("data.dataset.root", lambda: load(folder), "cat/0.png")
 
 
 def test_image_folder_names_the_classes_that_are_in_one_split_only(folder: Path):
     write_image(folder / "train/eel/0.png")
     write_image(folder / "test/ant/0.png")
-    with pytest.raises(ValueError, match=r"data\.dataset\.root: .*eel only in train; ant only in test"):
-        load(folder)
+    refuses("data.dataset.root", lambda: load(folder), "only")
 
 
 def test_image_folder_needs_a_root():
-    with pytest.raises(ValueError, match=r"data\.dataset\.root: image_folder needs a folder"):
-        load(None)
+    refuses("data.dataset.root", lambda: load(None), "image_folder")
 
 
 @pytest.mark.parametrize("missing", ["everything", "test folder", "classes", "images"])
@@ -130,9 +124,7 @@ def test_image_folder_says_what_it_does_not_find(folder: Path, missing: str):
         (folder / "test/cat/0.png").unlink()
     above = missing in ("everything", "test folder")  # one level off: the folder that is meant is named
     said = "'.*' holds no folder train; '.*' does: name that one" if above else r"no images as '.*/<class>/\*': "
-    with pytest.raises(ValueError, match=rf"^data\.dataset\.root: {said}") as raised:
-        load(root)
-    assert "\n" not in str(raised.value)
+    refuses("data.dataset.root", lambda: load(root), said)
 
 
 @pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "@eaDir", "__MACOSX"])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from refusals import refused, refuses
 from shorthand import load_dataset
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
 
@@ -143,9 +144,7 @@ def test_cifar10_offline_is_one_line_that_says_what_to_do(
         batch.unlink()
     else:
         batch.write_bytes(batch.read_bytes()[:-1])
-    with pytest.raises(
-        ValueError, match=r"^data\.dataset\.root: .*no route to host.*cifar-10-python\.tar\.gz"
-    ) as raised:
+    with refused("data.dataset.root", "cifar-10-python.tar.gz") as raised:
         load("cifar10", cifar_root)
     message = str(raised.value)
     assert "\n" not in message
@@ -218,19 +217,15 @@ def test_damaged_idx_files_are_one_line_that_says_what_to_do(tmp_path: Path, fil
     path.write_bytes({"empty": b"", "text": b"not an IDX file", "cut": path.read_bytes()[:-1]}.get(damage, b""))
     if damage == "missing":
         path.unlink()
-    with pytest.raises(
-        ValueError, match=r"^data\.dataset\.root: no intact MNIST in .*MNIST/raw.*kind=digits"
-    ) as raised:
+    with refused("data.dataset.root", "MNIST/raw", "kind=digits"):
         load("mnist", tmp_path)
-    assert "\n" not in str(raised.value)
 
 
 def test_labels_of_other_images_are_refused(tmp_path: Path):
     write_mnist(tmp_path)
     labels = tmp_path / "MNIST/raw/train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:7] + bytes([5, 0, 1, 2, 3, 4]))  # five of six
-    with pytest.raises(ValueError, match=r"no intact MNIST .*6 images with 5 labels"):
-        load("mnist", tmp_path)
+    refuses("data.dataset.root", lambda: load("mnist", tmp_path), "MNIST")
 
 
 # SVHN: MATLAB files

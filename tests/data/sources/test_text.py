@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused, refuses
 from shorthand import load_dataset
 
 from vfl.data.samples import Dataset
@@ -128,19 +129,16 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_characters(play: Path):
 def test_too_little_text_is_refused(tmp_path: Path, content: bytes):
     path = tmp_path / "short.txt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^data\.dataset\.root: '.*short\.txt' is too short"):
-        load(path)
+    refuses("data.dataset.root", lambda: load(path), "short.txt")
 
 
 def test_what_is_not_a_text_file_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"^data\.dataset\.root: text needs the path of a text file"):
-        load(None)
+    refuses("data.dataset.root", lambda: load(None), "path")
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=r"^data\.dataset\.root: cannot read .*name a text file"):
+        with refused("data.dataset.root", "text"):
             load(path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"^data\.dataset\.root: '.*binary' is not UTF-8"):
-        load(tmp_path / "binary")
+    refuses("data.dataset.root", lambda: load(tmp_path / "binary"), "UTF-")
 
 
 def test_text_says_that_it_has_no_pixels(play: Path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from refusals import refused, refuses
 
 from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
@@ -25,50 +26,48 @@ KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "is empty"),
-        (b"\n\n", "is empty"),
-        (HEAD, "holds no row below its header"),
-        (b"1,2,3\n4,5,6\n", "has no column 'a'; it has 1, 2, 3; does the file have a header"),
-        (b"k,a\n1,2\n", "has no column 'b'; it has k, a"),
-        (b"k,a,a\n1,2,3\n", "the header names 'a' twice"),
-        (b"k,a,\n1,2,3\n", "column 3 has no name"),
-        (HEAD + b"1,2,x\n2,3,y,4\n", "row 3 has 4 cells instead of 3"),
-        (HEAD + b"1,2,x\n2,3\n", "row 3 has 2 cells instead of 3"),
-        (HEAD + b"1,2,x\nk,a,b\n", "column 'a', row 3: repeats the header"),
-        (HEAD + b"1,2,x\n2,inf,y\n", "column 'a', row 3: inf is infinite or too large"),
-        (HEAD + b"1,2,x\n2,-1e400,y\n", "column 'a', row 3: -inf is infinite or too large"),
-        (HEAD + b"1,1e31,x\n", "column 'a', row 2: 1e\\+31 is infinite or too large"),
-        (HEAD + b'1,"1,000",x\n', "column 'a', row 2: '1,000' is no number"),
-        (HEAD + b"1,2013-01-01,x\n", "column 'a', row 2: '2013-01-01' is no number"),
-        (HEAD + b"1,0x10,x\n", "column 'a', row 2: '0x10' is no number"),
-        (HEAD + b"1,2,x\n,3,y\n", "key column 'k', row 3: is missing"),
-        (HEAD + b"1,2,x\nNA,3,y\n", "key column 'k', row 3: is missing"),
-        (HEAD + b"1\x1f2,2,x\n", "key column 'k', row 2: holds a line end or control character"),
-        (HEAD + b'1,2,"x\n2,3,y\n', "column 'b', row 2: holds a line end; is a quote left open"),
-        (HEAD + b'"1,2,x\n2,3,y\n', "has 1 cells instead of 3"),
-        (HEAD + b"1,2,\xff\n", "column 'b', row 2: is not UTF-8 text"),
-        (HEAD + b"1,2,x\n2,\xe9,y\n", "column 'a', row 3: is not UTF-8 text"),
-        (b"k,a,\xe9\n1,2,3\n", "row 1, the header, is not UTF-8"),
-        ("k,a,b\n1,2,3\n".encode("utf-16"), "is UTF-16 text"),
-        ("k,a,b\n1,2,3\n".encode("utf-16-le"), "holds bytes that are no text"),
-        (b"PK\x03\x04rest", "is a ZIP or Excel file"),
-        (b"PAR1rest", "cannot be read"),
-        (gzip.compress(HEAD + b"1,2,x\n" * 1000, mtime=0)[:30], "cannot be read"),
-        (b"\x1f\x8bno gzip", "cannot be read"),
-        (b'{"k": 1, "a": 2, "b": 3}\n{"k": 2, "a": 2, "b": 3}\n', "is JSON; save it as CSV"),
-        (b'[{"k": 1, "a": 2},\n{"k": 2, "a": 2}]', "is JSON; save it as CSV"),
-        (b'{\n"k": 1}', "is JSON; save it as CSV"),
-        (b"7,2.5,red\n8,3,blue\n", "has no column 'a'; it has 7, 2.5, red; does the file have a header"),
-        (b"\x00\x01\x02\xff", "holds bytes that are no text"),
+        (b"", ("t.csv", "empty")),
+        (b"\n\n", ("t.csv", "empty")),
+        (HEAD, ("t.csv", "below")),
+        (b"1,2,3\n4,5,6\n", ("t.csv", "'a'", "header")),
+        (b"k,a\n1,2\n", ("t.csv", "'b'")),
+        (b"k,a,a\n1,2,3\n", ("t.csv", "'a'")),
+        (b"k,a,\n1,2,3\n", ("t.csv", "column 3")),
+        (HEAD + b"1,2,x\n2,3,y,4\n", ("t.csv", "row 3", "cells")),
+        (HEAD + b"1,2,x\n2,3\n", ("t.csv", "row 3")),
+        (HEAD + b"1,2,x\nk,a,b\n", ("t.csv", "'a'", "row 3", "repeats")),
+        (HEAD + b"1,2,x\n2,inf,y\n", ("t.csv", "'a'", "row 3", "infinite")),
+        (HEAD + b"1,2,x\n2,-1e400,y\n", ("t.csv", "'a'", "row 3", "-inf")),
+        (HEAD + b"1,1e31,x\n", ("t.csv", "'a'", "row 2", "1e")),
+        (HEAD + b'1,"1,000",x\n', ("t.csv", "'a'", "row 2", "'1,000'")),
+        (HEAD + b"1,2013-01-01,x\n", ("t.csv", "'a'", "row 2", "'2013-01-01'")),
+        (HEAD + b"1,0x10,x\n", ("t.csv", "'a'", "row 2", "'0x10'")),
+        (HEAD + b"1,2,x\n,3,y\n", ("t.csv", "'k'", "row 3", "missing")),
+        (HEAD + b"1,2,x\nNA,3,y\n", ("t.csv", "'k'", "row 3")),
+        (HEAD + b"1\x1f2,2,x\n", ("t.csv", "'k'", "row 2")),
+        (HEAD + b'1,2,"x\n2,3,y\n', ("t.csv", "'b'", "row 2", "quote")),
+        (HEAD + b'"1,2,x\n2,3,y\n', ("t.csv", "cells")),
+        (HEAD + b"1,2,\xff\n", ("t.csv", "'b'", "row 2")),
+        (HEAD + b"1,2,x\n2,\xe9,y\n", ("t.csv", "'a'", "row 3")),
+        (b"k,a,\xe9\n1,2,3\n", ("t.csv", "row 1")),
+        ("k,a,b\n1,2,3\n".encode("utf-16"), ("t.csv", "UTF-16")),
+        ("k,a,b\n1,2,3\n".encode("utf-16-le"), ("t.csv", "text")),
+        (b"PK\x03\x04rest", ("t.csv", "Excel")),
+        (b"PAR1rest", ("t.csv", "read")),
+        (gzip.compress(HEAD + b"1,2,x\n" * 1000, mtime=0)[:30], ("t.csv", "read")),
+        (b"\x1f\x8bno gzip", ("t.csv", "read")),
+        (b'{"k": 1, "a": 2, "b": 3}\n{"k": 2, "a": 2, "b": 3}\n', ("t.csv", "JSON")),
+        (b'[{"k": 1, "a": 2},\n{"k": 2, "a": 2}]', ("t.csv", "JSON")),
+        (b'{\n"k": 1}', ("t.csv", "JSON")),
+        (b"7,2.5,red\n8,3,blue\n", ("t.csv", "'a'", "2.5")),
+        (b"\x00\x01\x02\xff", ("t.csv", "text")),
     ],
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path, content, line):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(TableError, match=line) as error:
+    with refused(*line):
         read_table(path, KINDS, [("k",)])
-    assert str(error.value).startswith(f"{path}: ")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -136,43 +135,28 @@ def changed(rows, column, value):
 @pytest.mark.parametrize(
     ("bank", "shop", "changes", "line"),
     [
-        (changed(BANK, 2, lambda _: "yes"), SHOP, {}, "label column 'y': has one value only in the training samples"),
-        (changed(BANK, 2, lambda i: "" if i == 5 else i % 2), SHOP, {}, "label column 'y', row 7: is missing"),
-        (changed(BANK, 1, lambda _: ""), SHOP, {"bank": {"features": {"a": "number"}}}, "'a': has no value in the tr"),
-        (changed(BANK, 1, lambda _: 3), SHOP, {}, r"no column looks like a feature \('a' is constant\); name some"),
-        (changed(BANK, 1, lambda i: BANK[1 + i][2]), SHOP, {}, "column 'a' is the label 'y' under another name"),
-        (BANK, SHOP, {"bank": {"features": {"y": "category"}}}, "column 'y' is the label, or has its"),
-        (BANK, [("k", "y"), *SHOP[1:]], {}, "shop.csv: column 'y' is the label, or has its name"),
-        (
-            BANK,
-            changed(SHOP, 0, lambda i: f"s{i}"),
-            {},
-            "'0', '1', '2' there, 's0', 's1', 's2' here",
-        ),
-        (BANK, changed(SHOP, 0, lambda i: f"{i}.0"), {}, "no key of bank is in it"),
-        (
-            BANK,
-            changed(SHOP, 0, lambda i: max(i, 3)),
-            {},
-            "3 rows repeat a key: '3', '3', '3' in row 3, 4, 5; .*shop.dup",
-        ),
-        (
-            changed(BANK, 0, lambda i: i // 2),
-            SHOP,
-            {},
-            "20 rows repeat a key: .* in row 3, 5, 7; .*bank.duplicates=first",
-        ),
-        (BANK, SHOP, {"shop": {"label": "b"}}, "bank, shop all name a label"),
-        (BANK, SHOP, {"bank": {"label": None}}, "no owner names its label"),
-        (BANK, SHOP, {"shop": {"key": None}}, "data.tables.shop.key: is missing"),
-        (BANK, SHOP, {"shop": {"features": {"b": "ignore"}}}, "no column is left as a feature"),
-        (BANK, SHOP, {"bank": {"keys": {"shopp": "k"}}}, "bank.keys: no owner is called 'shopp'; did you mean 'shop'"),
+        (changed(BANK, 2, lambda _: "yes"), SHOP, {}, ("bank.csv", "'y'", "only")),
+        (changed(BANK, 2, lambda i: "" if i == 5 else i % 2), SHOP, {}, ("bank.csv", "'y'", "row 7")),
+        (changed(BANK, 1, lambda _: ""), SHOP, {"bank": {"features": {"a": "number"}}}, ("bank.csv", "'a'", "value")),
+        (changed(BANK, 1, lambda _: 3), SHOP, {}, ("bank.csv", "'a'")),
+        (changed(BANK, 1, lambda i: BANK[1 + i][2]), SHOP, {}, ("bank.csv", "'a'", "'y'")),
+        (BANK, SHOP, {"bank": {"features": {"y": "category"}}}, ("bank.csv", "'y'")),
+        (BANK, [("k", "y"), *SHOP[1:]], {}, ("shop.csv", "'y'")),
+        (BANK, changed(SHOP, 0, lambda i: f"s{i}"), {}, ("shop.csv", "'0'", "'1'", "'2'")),
+        (BANK, changed(SHOP, 0, lambda i: f"{i}.0"), {}, ("shop.csv", "bank")),
+        (BANK, changed(SHOP, 0, lambda i: max(i, 3)), {}, ("shop.csv", "'3'", "row 3", "shop.dup")),
+        (changed(BANK, 0, lambda i: i // 2), SHOP, {}, ("bank.csv", "20", "row 3", "bank.duplicates=first")),
+        (BANK, SHOP, {"shop": {"label": "b"}}, ("data.tables", "shop")),
+        (BANK, SHOP, {"bank": {"label": None}}, ("data.tables", "owner")),
+        (BANK, SHOP, {"shop": {"key": None}}, ("data.tables.shop.key", "missing")),
+        (BANK, SHOP, {"shop": {"features": {"b": "ignore"}}}, ("data.tables.shop.features", "left")),
+        (BANK, SHOP, {"bank": {"keys": {"shopp": "k"}}}, ("data.tables.bank.keys", "'shopp'", "'shop'")),
     ],
 )
 def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, changes, line):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(ValueError, match=line):
+        with refused(*line):
             owners(tmp_path, bank, shop, **changes)
 
 
@@ -208,17 +192,14 @@ def test_a_feature_that_determines_the_class_is_warned_of(tmp_path, cell, told):
 def test_an_amount_is_no_class_unless_the_task_is_written(tmp_path):
     bank = [("k", "a", "y"), *((row, row % 7, f"{row % 120 * 0.5}") for row in range(480))]
     shop = [("k", "b"), *((row, row * 0.5) for row in range(480))]
-    with pytest.raises(TableError, match=r"'y': has 120 different values; .*set task: regression; or task: classific"):
-        owners(tmp_path, bank, shop)
+    refuses("bank.csv", lambda: owners(tmp_path, bank, shop), "'y'", "120")
     assert len(owners(tmp_path, bank, shop, task="classification").labels.classes) == 120
 
 
 def test_a_table_has_words_of_its_own_for_what_is_missing(tmp_path):
     bank = changed(BANK, 1, lambda index: ["unknown", " n. a. ", -999, 2.5][index % 4])
     features = {"a": "number"}
-    with pytest.raises(
-        TableError, match=r"'a', row 2: 'unknown' is no number; name it under data.tables.bank.missing, "
-    ):
+    with refused("bank.csv", "'a'", "row 2", "'unknown'"):
         owners(tmp_path, bank, SHOP, bank={"features": features})
     settings = {"features": features, "missing": ["unknown", "n. a.", -999]}
     part = owners(tmp_path, bank, SHOP, bank=settings).parties[0]
@@ -271,10 +252,7 @@ def test_rare_classes_are_told_in_one_line(tmp_path):
 
 def test_a_file_that_is_not_there_is_looked_for_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        TableError, match=f"none.csv: cannot be read .*; the working folder is {re.escape(str(tmp_path))}"
-    ):
-        read_table(Path("none.csv"), KINDS, [("k",)])
+    refuses("none.csv", lambda: read_table(Path("none.csv"), KINDS, [("k",)]), tmp_path)
 
 
 def test_what_is_dropped_is_counted_in_one_line(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from vfl.config.data import DataConfig
 from vfl.core.feature_models import check_feature_model
@@ -85,5 +86,4 @@ def test_a_model_of_encoded_numbers_keeps_the_contract_and_is_pruned():
 
 
 def test_bins_for_other_numbers_than_there_are_refused():
-    with pytest.raises(ValueError, match="number_bins"):
-        TableMLP(ModelSpec(TableFeatures("table", (3,), (), (2, 2)), 4))
+    refuses("number_bins", lambda: TableMLP(ModelSpec(TableFeatures("table", (3,), (), (2, 2)), 4)), "bins")

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused, refuses
 
 from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
-from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.cells import column_names
 from vfl.data.tables.columns import Numbers, read_table
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import propose_features
@@ -55,45 +56,42 @@ def test_a_file_is_read_as_it_is(tmp_path: Path, content: bytes, names: list[str
 
 def test_rows_are_counted_below_the_line_that_names_the_separator(tmp_path: Path):
     (path := tmp_path / "t.csv").write_text("sep=;\nk;a\n1;2\n2;x\n")
-    with pytest.raises(TableError, match="row 4: 'x' is no number"):
-        read_table(path, KINDS, [("k",)])
+    refuses("t.csv", lambda: read_table(path, KINDS, [("k",)]), "row 4", "'x'")
 
 
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (b"# made by us\nk,a,b\n1,2,x\n", "it has # made by us; is its first line no header. remove what is above it"),
-        (b"Report of May\n\nk,a,b\n1,2,x\n", "it has Report of May; is its first line no header. remove what is above"),
-        (lzma.compress(PLAIN), "is an xz file; unpack it"),
-        (orc, "is an ORC file; save it as CSV in UTF-8, or as Parquet"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is an old Excel file; save it as CSV"),
-        (b"ARROW1\0\0", "is an Arrow file; save it as CSV"),
-        (b"SQLite format 3\0", "is an SQLite file; save it as CSV"),
-        (Path.mkdir, "is a folder; write its parts as one file"),
-        (os.mkfifo, "is no regular file, and it is read more than once; write it to a file first"),
-        (b"k,a\n1," + b"1" * (9 << 20) + b"\n", "a row is longer than 4 MB; is a quote left open"),
-        (b'k,a\n1,"' + b"1\n" * (5 << 20), "a row is longer than 4 MB; is a quote left open"),
+        (b"# made by us\nk,a,b\n1,2,x\n", ("t.csv", "made")),
+        (b"Report of May\n\nk,a,b\n1,2,x\n", ("t.csv", "Report")),
+        (lzma.compress(PLAIN), ("t.csv", "unpack")),
+        (orc, ("t.csv", "UTF-")),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ("t.csv", "Excel")),
+        (b"ARROW1\0\0", ("t.csv", "Arrow")),
+        (b"SQLite format 3\0", ("t.csv", "SQLite")),
+        (Path.mkdir, ("t.csv", "parts")),
+        (os.mkfifo, ("t.csv", "regular")),
+        (b"k,a\n1," + b"1" * (9 << 20) + b"\n", ("t.csv", "longer")),
+        (b'k,a\n1,"' + b"1\n" * (5 << 20), ("t.csv", "longer")),
     ],
 )
-def test_what_cannot_be_read_says_what_it_is(tmp_path: Path, made: Any, line: str):
+def test_what_cannot_be_read_says_what_it_is(tmp_path: Path, made: Any, line: tuple[str, ...]):
     path = tmp_path / "t.csv"
     path.write_bytes(made) if isinstance(made, bytes) else made(path)
-    with pytest.raises(TableError, match=line) as error:
+    with refused(*line) as error:
         read_table(path, KINDS, [("k",)])
-    assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
 
 
 def test_lines_above_the_header_are_told_by_a_look(tmp_path: Path):
     (path := tmp_path / "t.csv").write_text("# made by us\nk,a,b\n1,2,x\n")
-    with pytest.raises(TableError, match="3 cells instead of 1; is its first line, '# made by us', no header"):
+    with refused("t.csv", "'# made by us'"):
         describe_table(path)
 
 
 def test_a_category_with_a_line_end_says_what_to_do(tmp_path: Path):
     (path := tmp_path / "t.csv").write_text('k,a,b\n1,2,"x\ny"\n')
-    with pytest.raises(TableError, match=r"line end; is a quote left open.*or ignore the column"):
-        read_table(path, {"b": "category"}, [("k",)])
+    refuses("t.csv", lambda: read_table(path, {"b": "category"}, [("k",)]), "quote")
     assert isinstance(read_table(path, KINDS | dict[str, ColumnKind](b="ignore"), [("k",)]).columns["a"], Numbers)
 
 
@@ -104,8 +102,7 @@ def test_columns_that_hold_no_cells_are_left_out(tmp_path: Path):
     assert kinds == {"a": "number", "l": "ignore", "b": "ignore"}
     assert any("'l' holds list" in line for line in lines)
     assert [each.name for each in describe_table(path)] == ["a", "l", "b"]
-    with pytest.raises(TableError, match="column 'l' holds list"):
-        read_table(path, {"l": "category"}, [])
+    refuses("t.parquet", lambda: read_table(path, {"l": "category"}, []), "'l'")
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -133,8 +130,7 @@ def test_keys_that_look_alike_are_told(tmp_path: Path, writing: str, all_of_them
     data = {"dataset": {"kind": "tables"}, "tables": tables, "test_share": 0.25}
     source = open_source(parse_config({"name": "x", "data": data}))
     if all_of_them:
-        with pytest.raises(TableError, match=r"no key of bank is in it: .*40 more would be found .* were written 'A0'"):
-            source.split()
+        refuses("shop.csv", lambda: source.split(), "40", "'A0'")
     else:
         with pytest.warns(UserWarning, match="20 more would be found .* were written 'A20'"):
             source.split()

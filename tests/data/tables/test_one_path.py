@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from predicted import predict_in_process
+from refusals import refused
 from two_tables import write_tables
 
 import vfl
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ExperimentConfig
 from vfl.config.files import lay_over, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.fitting import experiment_of
@@ -125,7 +126,7 @@ def test_one_setting_changes_one_column(tmp_path: Path):
 
 def test_a_column_that_is_not_there_is_no_silent_setting(tmp_path: Path):
     write_tables(tmp_path, range(80), labelled=True)
-    with pytest.raises(ValueError, match=r"data\.tables\.bank\.features.* has no column 'agee'"):
+    with refused("data.tables.bank.features", "'agee'"):
         kinds_of(experiment(tmp_path, {"data.tables.bank.features.agee": "ignore"}))
 
 
@@ -142,5 +143,5 @@ def test_the_label_is_taken_from_whoever_has_it(described: Path):
     named = {owner: described / f"{owner}.yaml" for owner in ("shop", "bank")}
     config = experiment_of(named, None, {}, SMALL)
     assert (config.parties, config.data.tables["bank"].label) == (("shop", "bank"), "late")
-    with pytest.raises(ConfigError, match="--label: is missing"):
+    with refused("--label", "missing"):
         experiment_of({"shop": described / "shop.yaml", "bank": described / "bank.csv"}, None, {}, SMALL)

@@ -4,11 +4,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pytest
 from predicted import predict_in_process
+from refusals import refuses
 from rich.console import Console
 
-from vfl.config import ConfigError, parse_config
+from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.fitting import experiment_of
 from vfl.data.tables.proposal import describe_as_found, proposed_yaml
@@ -87,5 +87,4 @@ def test_compare_takes_what_describe_wrote_with_its_label_and_key(tmp_path: Path
     assert found["bank"].features == {each.name: each.proposal()[0] for each in summaries if each.name != "late"}
     assert found["bank"].file == bank
     assert found["shop"].key == ("k",)
-    with pytest.raises(ConfigError, match="--label: is missing"):
-        experiment_of({"bank": bank, "shop": shop}, None, {}, [])
+    refuses("--label", lambda: experiment_of({"bank": bank, "shop": shop}, None, {}, []), "missing")

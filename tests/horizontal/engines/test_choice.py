@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from refusals import refused
 from shorthand import build_classifier, parse_horizontal
 from torch import Tensor, nn
 
-from vfl.config import ConfigError
 from vfl.horizontal.build import build_engine
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import share_out
@@ -92,45 +92,49 @@ def test_auto_does_not_stack_what_it_cannot():
 
 
 @pytest.mark.parametrize(
-    ("kind", "precision", "named"), [("char_lstm", "float32", "LSTM"), ("mlp", "bfloat16", "precision=float32")]
+    ("kind", "precision", "named"),
+    [
+        ("char_lstm", "float32", ("horizontal.engine", "LSTM")),
+        ("mlp", "bfloat16", ("horizontal.engine", "precision=float32")),
+    ],
 )
 def test_batched_on_what_it_cannot_stack_is_one_line(kind, precision, named):
-    with pytest.raises(ConfigError, match=named) as error:
+    with refused(*named):
         build(kind, "batched", precision)
-    assert str(error.value).startswith("horizontal.engine: ")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "dropout"),
-        (nn.Sequential(nn.LSTM(3, 3)), "LSTM"),
-        (Tied(), "share a parameter"),
-        (nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)), "frozen"),
-        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), "momentum=None"),
-        (Owner(nn.Dropout(0.5)), "Dropout within"),
-        (Owner(nn.BatchNorm1d(3)), "buffers"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), ("horizontal.engine", "dropout")),
+        (nn.Sequential(nn.LSTM(3, 3)), ("horizontal.engine", "LSTM")),
+        (Tied(), ("horizontal.engine", "share")),
+        (nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)), ("horizontal.engine", "frozen")),
+        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), ("horizontal.engine", "momentum=None")),
+        (Owner(nn.Dropout(0.5)), ("horizontal.engine", "Dropout")),
+        (Owner(nn.BatchNorm1d(3)), ("horizontal.engine", "buffers")),
     ],
 )
 def test_layers_that_would_compute_something_else_are_refused(module, reason):
-    with pytest.raises(ConfigError, match=reason):
+    with refused(*reason):
         stack_model(FlatModel(module))
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Coded(lambda layer, samples: F.dropout(layer(samples), 0.5)), "draws random numbers"),
-        (lambda: Coded(lambda layer, samples: F.linear(samples, layer.weight)), "asks more of a layer"),
-        (lambda: Coded(lambda layer, samples: layer(samples - samples.mean(dim=0))), "treat samples independently"),
-        (Pairs, "asks more of a layer"),
+        (lambda: Coded(lambda layer, samples: F.dropout(layer(samples), 0.5)), ("horizontal.engine", "draws")),
+        (lambda: Coded(lambda layer, samples: F.linear(samples, layer.weight)), ("horizontal.engine", "asks")),
+        (
+            lambda: Coded(lambda layer, samples: layer(samples - samples.mean(dim=0))),
+            ("horizontal.engine", "independently"),
+        ),
+        (Pairs, ("horizontal.engine", "asks")),
     ],
 )
-def test_code_that_cannot_be_stacked_is_found_by_one_pass(make: Callable[[], nn.Module], reason: str):
-    with pytest.raises(ConfigError, match=f"^horizontal.engine: .*{reason}") as error:
+def test_code_that_cannot_be_stacked_is_found_by_one_pass(make: Callable[[], nn.Module], reason: tuple[str, ...]):
+    with refused(*reason):
         build_around(make(), "batched")
-    assert "\n" not in str(error.value)
     assert type(build_around(make(), "auto")) is SequentialEngine
 
 
