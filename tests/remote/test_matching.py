@@ -14,6 +14,7 @@ from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 from vfl.config import ConfigError, parse_config
 from vfl.console import LOST
+from vfl.data.experiments import decide_parties
 from vfl.data.source import open_source
 from vfl.data.tables.matching_result import Match, read_match, write_match
 from vfl.parties.launch.supervisor import make_keys, networked, write_configs
@@ -263,7 +264,7 @@ def test_an_owner_of_labels_alone_matches_as_a_process_and_leads(tmp_path):
     for owner, table in sections["data"]["tables"].items():
         table["match"] = str(tmp_path / f"{owner}.match")
     data = {key: sections["data"][key] for key in ("dataset", "tables")}
-    config = parse_config({"name": "m", "threads": 1, "data": data, "network": TIMING})
+    config = decide_parties(parse_config({"name": "m", "threads": 1, "data": data, "network": TIMING}))
     assert match_together(config, tmp_path / "run", Console(quiet=True)) == 0
     known = {owner: read_match(tmp_path / f"{owner}.match", owner) for owner in config.owners}
     assert [*known] == ["bank", "shop", "clerk"]
