@@ -3,26 +3,14 @@
 Shapes: B samples, C channels, H x W pixels, D the embedding's width.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vfl.models.features import ClassifierSpec, Features, ModelSpec
+from vfl.models.features import ClassifierSpec, Features, ModelSpec, scaled_width
 from vfl.models.narrow_norm import NarrowBatchNorm2d
 from vfl.models.small_map import SmallMapConv2d
-
-
-def scaled_width(channels: int, width: float) -> int:
-    """Return the channels of a layer under the width multiplier: max(1, round(width * channels)).
-
-    Raises ValueError if `width` is not a positive, finite number.
-    """
-    if not (width > 0 and math.isfinite(width)):
-        raise ValueError(f"width: expected a positive number, got {width}")
-    return max(1, round(width * channels))
-
 
 Convolution = Callable[[int, int, bool], list[nn.Module]]
 """Function of input channels, output channels and whether to normalize, which makes a 3x3 convolution with padding 1

@@ -1,5 +1,6 @@
 """Features of samples, and the specifications that feature models and classifiers are built from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,3 +84,13 @@ class ClassifierSpec:
         if len(self.input_shape) != 3:
             raise ValueError(f"classifier: this one reads images, not samples of shape {list(self.input_shape)}")
         return self.input_shape
+
+
+def scaled_width(channels: int, width: float) -> int:
+    """Return the channels of a layer under the width multiplier: max(1, round(width * channels)).
+
+    Raises ValueError if `width` is not a positive, finite number.
+    """
+    if not (width > 0 and math.isfinite(width)):
+        raise ValueError(f"width: expected a positive number, got {width}")
+    return max(1, round(width * channels))

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from vfl.models.convolution import scaled_width
-from vfl.models.features import ModelSpec
+from vfl.models.features import ModelSpec, scaled_width
 
 FEATURE_MLP_HIDDEN = (256, 128)
 """Hidden widths of `FeatureMLP` at width 1."""

@@ -9,8 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vfl.models.convolution import scaled_width
-from vfl.models.features import ModelSpec, TableFeatures
+from vfl.models.features import ModelSpec, TableFeatures, scaled_width
 from vfl.models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers, linear_path, with_linear_path
 
 CATEGORY_SIZE = 8
@@ -67,7 +66,7 @@ class TableMLP(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Return the embeddings [B, D] of prepared rows [B, W + K]."""
         numbers, codes = rows[:, : self.numbers], rows[:, self.numbers :]
-        return self.embed(self.encode(numbers), codes)
+        return self.embed(numbers if self.bins is None else self.encode(numbers), codes)
 
     def embed(self, encoded: Tensor, codes: Tensor) -> Tensor:
         """Return the embeddings [B, D] of encoded numbers and codes [B, K]."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vfl.data.tables.keys import Rows
+from vfl.data.tables.columns import Rows
 from vfl.data.tables.matching_input import OwnKeys, shuffled
 from vfl.data.tables.matching_result import Match, read_match, write_match
 from vfl.messages.matching import CHUNK, Brought, ListRange, Matched, OwnList

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from vfl.base.errors import PeerLost
 from vfl.core.link import PartyLink, read
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.keys import Rows
+from vfl.data.tables.columns import Rows
 from vfl.messages.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.matching.group import (

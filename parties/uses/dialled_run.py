@@ -24,8 +24,8 @@ from vfl.console import DONE
 from vfl.core.build import Start, build_joint_model
 from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
-from vfl.data.files import LabelData, Labels, PartyData, in_classes
-from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
+from vfl.data.files import LabelData, Labels, PartyData, in_classes, labels_or_zeros
+from vfl.data.prediction_files import load_sample_labels
 from vfl.data.samples import check_aligned, ids_digest
 from vfl.data.source import Source, open_source
 from vfl.data.split import party_file

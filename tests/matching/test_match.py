@@ -32,9 +32,8 @@ from tiny_matches import (
 from vfl.base.errors import PeerMisbehaved
 from vfl.config import parse_config
 from vfl.data.tables.arrow import pa
-from vfl.data.tables.columns import read_table
+from vfl.data.tables.columns import keys_of, read_table
 from vfl.data.tables.join import matched
-from vfl.data.tables.keys import keys_of
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.matching import owner, server
 from vfl.parties.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from vfl.config.components import FEATURE_MODELS
-from vfl.config.own_models import beside, check_noted, check_own, is_own, note_own
+from vfl.config.own_models import beside, check_noted, check_own, note_own
+from vfl.config.registry import is_own
 from vfl.config.settings import OWN, REPLAYED, Fraction, Number, Positive, Section
 
 

@@ -27,11 +27,6 @@ _noted: set[str] = set()
 """Models that this process has noted: it may use them even if the user's file cannot be written."""
 
 
-def is_own(kind: str) -> bool:
-    """Return whether a kind of feature model names code and not a component."""
-    return ":" in kind
-
-
 def check_own(kind: str) -> str:
     """Return the kind. Raises ValueError unless it is FILE.py:CLASS or package.module:CLASS; imports nothing."""
     place, _, name = kind.rpartition(":")

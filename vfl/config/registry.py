@@ -96,6 +96,11 @@ class Registry:
         return component
 
 
+def is_own(kind: str) -> bool:
+    """Return whether a kind of feature model names code and not a component."""
+    return ":" in kind
+
+
 def made_by_stranger(make: Callable[[], object], described: str, contract: str, of: type) -> Any:
     """Return the instance of type ``of`` that code of others makes.
 

@@ -15,8 +15,8 @@ from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.models import ModelsConfig
-from vfl.config.own_models import is_own
 from vfl.config.prediction import PredictionConfig
+from vfl.config.registry import is_own
 from vfl.core.augmentation import check_sizes
 from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger

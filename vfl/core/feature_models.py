@@ -18,8 +18,8 @@ from vfl.base.random import seeded
 from vfl.compression.pruning import StructuredPruner
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
-from vfl.config.own_models import is_own, load_own
-from vfl.config.registry import made_by_stranger
+from vfl.config.own_models import load_own
+from vfl.config.registry import is_own, made_by_stranger
 from vfl.models.features import ModelSpec
 from vfl.runs.optim import build_optimizer
 

@@ -307,3 +307,8 @@ def check_classes(classes: Sequence[str], labels: Tensor) -> None:
 def _check_apart(train: Tensor, test: Tensor) -> None:
     if bool(torch.isin(train, test).any()):
         raise ValueError("ids: a sample is in both training and test; take it out of one")
+
+
+def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:
+    """Return the labels [N] of samples, or zeros if there are none and only their number matters."""
+    return torch.zeros(samples, dtype=torch.int64) if labels_N is None else labels_N

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vfl.data.files import (
@@ -72,11 +71,6 @@ def load_sample_labels(path: Path, classes: Sequence[str]) -> tuple[Tensor, Tens
             check_labels("labels", labels, len(ids))
             check_classes(classes, labels)
     return ids, labels
-
-
-def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:
-    """Return the labels [N] of samples, or zeros if there are none and only their number matters."""
-    return torch.zeros(samples, dtype=torch.int64) if labels_N is None else labels_N
 
 
 def _write_labels(path: Path, samples: Samples) -> object:

@@ -21,8 +21,8 @@ from vfl.base.macs import count_macs, count_parameters
 from vfl.base.metrics import decision_line, evaluated, format_metric, reached, title, worse_than_constant
 from vfl.base.modules import weights_digest
 from vfl.config import ConfigError
-from vfl.config.own_models import is_own
 from vfl.config.prediction import PredictionConfig
+from vfl.config.registry import is_own
 from vfl.core.build import feature_config, new_feature_model
 from vfl.core.export_model import TOLERANCE, Exported, export_model
 from vfl.core.finished_party import FinishedParty

@@ -24,8 +24,7 @@ from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.tasks import task_state
-from vfl.data.files import Labels
-from vfl.data.prediction_files import labels_or_zeros
+from vfl.data.files import Labels, labels_or_zeros
 from vfl.data.samples import Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
 from vfl.data.tables.cells import TableRows

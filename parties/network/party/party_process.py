@@ -13,7 +13,7 @@ from rich.console import Console
 
 from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.own_models import is_own
+from vfl.config.registry import is_own
 from vfl.core.build import TrainingLabels, build_initial_model, build_party, feature_config, training_labels
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import SECTION, FeatureParty

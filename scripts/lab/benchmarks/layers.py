@@ -12,7 +12,8 @@ from torch import nn
 
 from scripts.lab.benchmarks.paired import Options, Result, interleave, ratios, required_ratio
 from vfl.base.random import generator
-from vfl.models.convolution import VGG_BLOCKS, Convolution, fast_convolution, plain_convolution, scaled_width
+from vfl.models.convolution import VGG_BLOCKS, Convolution, fast_convolution, plain_convolution
+from vfl.models.features import scaled_width
 
 WARM_UP = 3
 SIDE = 16

@@ -346,7 +346,10 @@ def _csv_rows(
         if batch.num_rows:
             cells = {name: batch.column(raw) for name, raw in wanted.items()}
             texts = [name for name in wanted if name not in numbers and name not in kept]
-            for names in ([texts] if texts else []) + [[name] for name in kept if name in wanted]:
+            groups = [texts] if texts else []
+            if kept:
+                groups += [[name] for name in kept if name in wanted]
+            for names in groups:
                 decoded = _decoded(path, names, row, [cells[name] for name in names], kept.get(names[0], ()))
                 cells |= dict(zip(names, decoded, strict=True))
             yield Block(row, cells)
@@ -395,7 +398,7 @@ def _names(path: Path, compression: str | None, separator: str, above: int) -> d
     ):
         rows = csv.reader(islice(cast(Iterable[str], text), above, None), delimiter=separator)
         raw = next(row for row in rows if row)  # pyarrow would guess each column's type, too
-    names = [name.strip() for name in raw]
+    names = [*map(str.strip, raw)]
     _check_names(path, names)
     return dict(zip(names, raw, strict=True))
 
@@ -424,7 +427,7 @@ def _wanted(path: TableRows | str, names: Sequence[str], columns: Sequence[str] 
 
 def _text(cells: Column, kept: Collection[str]) -> Column:
     """Return cells as text stripped of white space; None for a missing value."""
-    words = [word for word in MISSING if word not in kept]
+    words = [word for word in MISSING if word not in kept] if kept else MISSING
     text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
     return pc.if_else(pc.is_in(text, value_set=pa.array(words, pa.string())), None, text)
 

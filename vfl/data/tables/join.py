@@ -17,11 +17,20 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.config.tables import TableConfig
+from vfl.config.tables import TableConfig, label_owner
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError, of_owner
-from vfl.data.tables.columns import Table
-from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_groups, tested_rows, unique_rows
+from vfl.data.tables.columns import (
+    SPLIT,
+    Rows,
+    Table,
+    examples,
+    key_cells,
+    key_of,
+    test_groups,
+    tested_rows,
+    unique_rows,
+)
 from vfl.data.tables.matching_result import keys_digest, read_match
 
 BLANK = r"[\p{Z}\p{Cf}]"
@@ -46,6 +55,14 @@ class Joined:
     """Number of test samples, which are the last ones; None if they are not yet chosen."""
     dropped: str = ""
     """A line that counts the samples left out; "" if none is."""
+
+
+def find_leader(data: DataConfig) -> str:
+    """Return the label owner. Raises ValueError if no table has labels."""
+    owner = label_owner(data.tables)
+    if owner is None:
+        raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
+    return owner
 
 
 def text_hashes(texts: Iterable[str]) -> npt.NDArray[np.int64]:
@@ -218,14 +235,15 @@ def _plainly(keys: Column) -> Column:
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:
-    used = {owner: np.count_nonzero(np.bincount(held[held >= 0])) for owner, held in rows.items()}
-    unused = {owner: len(table.rows) - used[owner] for owner, table in tables.items()}
-    lacking = {owner: int((held < 0).sum()) for owner, held in rows.items()}
+    unused, lacking = dict[str, int](), dict[str, int]()
+    for owner, held in rows.items():
+        unused[owner] = len(tables[owner].rows) - int(np.count_nonzero(np.bincount(held[held >= 0])))
+        lacking[owner] = int((held < 0).sum())
+    if not any(unused.values()) and not any(lacking.values()):
+        return ""
     samples = len(next(iter(rows.values())))
     parts = [f"{unused[owner]} of {len(table.rows)} rows of {owner}" for owner, table in tables.items()]
     if any(lacking.values()):
         without = ", ".join(f"{count} at {owner}" for owner, count in lacking.items() if count)
         return f"data.tables: {samples} samples, without a row: {without}; dropped: {', '.join(parts)}"
-    if any(unused.values()):
-        return f"data.tables: {samples} keys are in the tables of all owners; dropped: {', '.join(parts)}"
-    return ""
+    return f"data.tables: {samples} keys are in the tables of all owners; dropped: {', '.join(parts)}"

@@ -15,8 +15,7 @@ from torch import Tensor
 from vfl.base.errors import ConfigError, nearest_name
 from vfl.data.tables.canonical import spell
 from vfl.data.tables.cells import TableError, is_number, why_missing
-from vfl.data.tables.columns import Categories, Numbers, Table
-from vfl.data.tables.keys import Rows
+from vfl.data.tables.columns import Categories, Numbers, Rows, Table
 
 MOST_CLASSES = 1000
 """Largest number of classes; a label with more values is an amount."""

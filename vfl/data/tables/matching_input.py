@@ -12,8 +12,17 @@ from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import of_owner
-from vfl.data.tables.columns import read_table
-from vfl.data.tables.keys import SPLIT, Rows, groups_of, key_of, keys_of, test_groups, tested_rows, unique_rows
+from vfl.data.tables.columns import (
+    SPLIT,
+    Rows,
+    groups_of,
+    key_of,
+    keys_of,
+    read_table,
+    test_groups,
+    tested_rows,
+    unique_rows,
+)
 from vfl.data.tables.matching_result import keys_digest
 from vfl.data.tables.opened import locate_table
 

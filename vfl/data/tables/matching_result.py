@@ -21,8 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from vfl.data.tables.columns import Table
-from vfl.data.tables.keys import Rows
+from vfl.data.tables.columns import Rows, Table
 from vfl.runs.atomic import follow_links, write_durably, write_together
 
 MATCH = "match"

@@ -14,9 +14,8 @@ from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Source
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.cells import TableError, TableRows, column_names
-from vfl.data.tables.columns import Table
+from vfl.data.tables.columns import SHOWN, Table, key_cells, key_of, keys_of
 from vfl.data.tables.join import Joined, join, matched
-from vfl.data.tables.keys import SHOWN, key_cells, key_of, keys_of
 from vfl.data.tables.matching_input import of_rows, rows_match
 from vfl.data.tables.rows import no_features, raw_samples
 from vfl.data.tables.source import Tables
@@ -42,17 +41,20 @@ def read_new_rows(source: Tables, tables: Mapping[str, TableRows], known: Sequen
     first = owners[0] if len(owners) == 1 or source.leader not in owners else source.leader
     read = {owner: source.read(owner, known, tables[owner]) for owner in dict.fromkeys((first, *owners))}
     joined, config = join(read, source.data.tables, first, keep_all=True), source.data.tables[first]
-    foreign = {other: read[first].keys[key] for other, key in config.keys.items() if other in known}
-    away, rows = no_features(joined.ids), joined.rows[first]
-    parts = {owner: _raw(source, owner, read[owner], joined) for owner in owners if owner in source.parties}
+    away, rows, parts = no_features(joined.ids), joined.rows[first], list[Samples]()
+    for owner in source.parties:
+        parts.append(_raw(source, owner, read[owner], joined) if owner in owners else away)
+    foreign = {
+        other: read[first].keys[key].take(pa.array(rows)) for other, key in config.keys.items() if other in known
+    }
     assert joined.keys is not None
     return NewSamples(
         away,
-        tuple(parts.get(owner, away) for owner in source.parties),
+        tuple(parts),
         keys=(key_of(config), *key_cells(joined.keys)),
         present={owner: torch.as_tensor(joined.rows[owner] >= 0) for owner in owners},
         file_order=torch.as_tensor(rows.argsort()),
-        known_as={other: key_cells(key.take(pa.array(rows))) for other, key in foreign.items()},
+        known_as=dict(zip(foreign, map(key_cells, foreign.values()), strict=True)),
     )
 
 

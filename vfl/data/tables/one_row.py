@@ -15,8 +15,7 @@ import torch
 
 from vfl.data.samples import Samples
 from vfl.data.tables.cells import OWNER, TableError, block_of, of_owner
-from vfl.data.tables.columns import KEY_SEPARATOR, table_of_blocks
-from vfl.data.tables.keys import key_cells, key_of, keys_of
+from vfl.data.tables.columns import KEY_SEPARATOR, key_cells, key_of, keys_of, table_of_blocks
 from vfl.data.tables.own_columns import OwnColumns, reading_marks
 from vfl.data.tables.rows import raw_samples
 from vfl.data.tables.source import Tables

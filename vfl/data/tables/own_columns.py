@@ -11,8 +11,7 @@ from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, TableConfig
 from vfl.data.tables.canonical import as_written, spell
 from vfl.data.tables.cells import OWNER, Kept, TableError, TableRows, column_names, of_owner
-from vfl.data.tables.columns import Table, read_table
-from vfl.data.tables.keys import key_of, keys_of
+from vfl.data.tables.columns import Table, key_of, keys_of, read_table
 from vfl.data.tables.proposal import FoundMarks, propose_kinds, with_kept
 from vfl.runs.checkpoint import State
 
@@ -120,7 +119,9 @@ def reading_marks(data: DataConfig, owner: str, found: FoundMarks) -> tuple[Sequ
     What was found among numbers may be a class or a key: there it stands for itself.
     """
     config = data.tables[owner]
-    kept = config.not_missing if config.missing else with_kept(config.not_missing, _beside(data, config), found)
+    kept: Kept = config.not_missing
+    if found.missing and not config.missing:
+        kept = with_kept(kept, _beside(data, config), found)
     return config.missing or found.missing, kept, config.thousands or found.thousands
 
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from vfl.data.samples import Samples
 from vfl.data.tables.cells import TableError
-from vfl.data.tables.columns import Categories, Numbers, Table
+from vfl.data.tables.columns import Categories, Numbers, Rows, Table
 from vfl.data.tables.join import text_hashes
-from vfl.data.tables.keys import Rows
 
 MISSING = -1
 """Hash of a missing category; all others are at least 0."""

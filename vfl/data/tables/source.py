@@ -20,11 +20,12 @@ from vfl.data.samples import Samples, all_rows
 from vfl.data.source import NewSamples, Source, Split
 from vfl.data.tables.cells import TableRows
 from vfl.data.tables.columns import Table
+from vfl.data.tables.join import find_leader
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last
 from vfl.data.tables.opened import locate_table
 from vfl.data.tables.own_columns import OwnColumns, check_continued, choose_columns, read_columns
 from vfl.data.tables.preparation import TablePreparation
-from vfl.data.tables.split_tables import SplitTables, find_leader, join_tables, labels_of, part_of, split_tables
+from vfl.data.tables.split_tables import SplitTables, join_tables, labels_of, part_of, split_tables
 from vfl.runs.checkpoint import State
 
 MANY = 1000

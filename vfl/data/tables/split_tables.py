@@ -14,14 +14,12 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.config.tables import label_owner
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import draw_rows
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError, of_owner
-from vfl.data.tables.columns import Table
-from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
-from vfl.data.tables.keys import VALIDATION, Rows, groups_of, key_cells, key_of, read_test_keys
+from vfl.data.tables.columns import VALIDATION, Rows, Table, groups_of, key_cells, key_of, read_test_keys
+from vfl.data.tables.join import Groups, Joined, draw_share, find_leader, join, matched, shared_rows, split_rows
 from vfl.data.tables.labels import read_labels, read_weights, refuse_copies
 from vfl.data.tables.opened import find_table
 from vfl.data.tables.own_columns import OwnColumns
@@ -71,14 +69,6 @@ def join_tables(data: DataConfig, tables: Mapping[str, Table]) -> Joined:
         raise ValueError(f"data.tables.{without[0]}.match: is missing; name it for all owners, or for none")
     leader = find_leader(data) if len(tables) > 1 else next(iter(tables))
     return join(tables, data.tables, leader, keep_all=data.join == "left")
-
-
-def find_leader(data: DataConfig) -> str:
-    """Return the label owner. Raises ValueError if no table has labels."""
-    owner = label_owner(data.tables)
-    if owner is None:
-        raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
-    return owner
 
 
 def _groups(data: DataConfig, joined: Joined, tables: Mapping[str, Table]) -> Groups | None:
