@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from refusals import refused, refuses
 from shorthand import load_horizontal, parse_horizontal
 
-from vfl.config import ConfigError
 from vfl.config.files import lay_over, parse_overrides
 from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.devices import Devices
@@ -18,42 +18,38 @@ SPEED = "horizontal.devices.speed"
 PARTIAL = "horizontal.work.kind=partial"
 LONGER = "work.max_missing_epochs"
 REFUSED = {
-    "horizontal.clients_per_round=7": "horizontal.clients_per_round: 7 is more than clients = 6; lower it",
-    "horizontal.algorithm=scafold": "horizontal.algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
-    "horizontal.fedprox.nu=1.0": "horizontal.fedprox.nu: unknown key; did you mean 'mu'?",
-    f"{SPEED}.kind=gausian": "(got 'gausian'); did you mean 'gaussian'?",
-    f"horizontal.algorithm=scaffold {MOMENTUM}": (
-        "SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD"
-    ),
-    f"horizontal.algorithm=scaffold {DECAY}": "SCAFFOLD's option 2",
-    f"horizontal.algorithm=fedlga {MOMENTUM}": "FedLGA takes the mean step",
-    f"horizontal.algorithm=dms {MOMENTUM}": "or give horizontal.dms.gradient_bound",
-    f"horizontal.algorithm=fednova {NESTEROV}": "training.optimizer.nesterov",
+    "horizontal.clients_per_round=7": ("horizontal.clients_per_round", "7", "clients = 6"),
+    "horizontal.algorithm=scafold": ("horizontal.algorithm", "'scafold'", "'scaffold'"),
+    "horizontal.fedprox.nu=1.0": ("horizontal.fedprox.nu", "'mu'"),
+    f"{SPEED}.kind=gausian": (f"{SPEED}.kind", "'gausian'", "'gaussian'"),
+    f"horizontal.algorithm=scaffold {MOMENTUM}": ("training.optimizer", "SCAFFOLD"),
+    f"horizontal.algorithm=scaffold {DECAY}": ("training.optimizer", "SCAFFOLD"),
+    f"horizontal.algorithm=fedlga {MOMENTUM}": ("training.optimizer", "FedLGA"),
+    f"horizontal.algorithm=dms {MOMENTUM}": ("training.optimizer", "horizontal.dms.gradient_bound"),
+    f"horizontal.algorithm=fednova {NESTEROV}": ("training.optimizer.nesterov",),
     "horizontal.algorithm=fednova horizontal.fednova.mu=40.0 training.optimizer.learning_rate=0.05": (
-        "horizontal.fednova.mu: 40 times the learning rate 0.05 is 2 or more, so that steps diverge; take less than 40"
+        "horizontal.fednova.mu",
+        "40",
+        "0.05",
     ),
-    f"horizontal.algorithm=fedsgd {NESTEROV}": "training.optimizer.nesterov",
+    f"horizontal.algorithm=fedsgd {NESTEROV}": ("training.optimizer.nesterov",),
     "horizontal.algorithm=dms horizontal.dms.weights=theorem3 horizontal.dms.lipschitz=3.0": (
-        "theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got 1.2"
+        "horizontal.dms.weights",
+        "learning_rate * lipschitz * (1 + theta)",
+        "1.2",
     ),
-    f"{PARTIAL} horizontal.local_steps=3": "work.kind: partial counts epochs; leave local_steps out",
-    f"{PARTIAL} horizontal.local_epochs=1": (f"{LONGER}: partial work leaves out 1 to local_epochs - 1 = 0 epochs"),
-    f"{PARTIAL} horizontal.{LONGER}=3 horizontal.local_epochs=3": LONGER,
-    "horizontal.selection.group_weights=[1,2,3,4,5,6,7]": (
-        "horizontal: selection.group_weights: 7 groups are more than clients = 6; name fewer"
-    ),
-    f"{SPEED}.kind=groups {SPEED}.groups=[1,2,3,4,5,6,7]": (
-        "horizontal: devices.speed.groups: 7 groups are more than clients = 6; name fewer"
-    ),
-    f"{SPEED}.kind=uniform {SPEED}.mean=1.0 {SPEED}.std=1.0": (
-        f"{SPEED}: std must be below mean = 1 for uniform speeds"
-    ),
-    f"{SPEED}.kind=exponential {SPEED}.mean=0.5": "mean must be at least 1 step per second",
-    "horizontal.devices.availability=0": "horizontal.devices.availability",
-    "horizontal.devices.dropout=1": "horizontal.devices.dropout",
-    "horizontal.fedasync.mixing=1.5": "horizontal.fedasync.mixing",
-    "horizontal.feddyn.alpha=0": "horizontal.feddyn.alpha",
-    "horizontal.scaffold.option=3": "horizontal.scaffold.option",
+    f"{PARTIAL} horizontal.local_steps=3": ("horizontal", "work.kind", "local_steps"),
+    f"{PARTIAL} horizontal.local_epochs=1": ("horizontal", LONGER, "local_epochs"),
+    f"{PARTIAL} horizontal.{LONGER}=3 horizontal.local_epochs=3": ("horizontal", LONGER),
+    "horizontal.selection.group_weights=[1,2,3,4,5,6,7]": ("horizontal", "selection.group_weights", "7"),
+    f"{SPEED}.kind=groups {SPEED}.groups=[1,2,3,4,5,6,7]": ("horizontal", "devices.speed.groups", "7"),
+    f"{SPEED}.kind=uniform {SPEED}.mean=1.0 {SPEED}.std=1.0": (SPEED, "std", "mean = 1"),
+    f"{SPEED}.kind=exponential {SPEED}.mean=0.5": (SPEED, "mean"),
+    "horizontal.devices.availability=0": ("horizontal.devices.availability",),
+    "horizontal.devices.dropout=1": ("horizontal.devices.dropout",),
+    "horizontal.fedasync.mixing=1.5": ("horizontal.fedasync.mixing",),
+    "horizontal.feddyn.alpha=0": ("horizontal.feddyn.alpha",),
+    "horizontal.scaffold.option=3": ("horizontal.scaffold.option",),
 }
 
 
@@ -63,10 +59,8 @@ def sections_of(settings):
 
 @pytest.mark.parametrize(("settings", "line"), REFUSED.items())
 def test_refused_with_one_line(configure, settings, line):
-    with pytest.raises(ConfigError) as refusal:
+    with refused(*line):
         configure(**sections_of(settings))
-    assert "\n" not in str(refusal.value)
-    assert line in str(refusal.value)
 
 
 ALLOWED = [
@@ -86,13 +80,11 @@ def test_what_is_near_to_it_runs(configure, build, problem, engine, settings):
 def test_every_algorithm_of_the_configuration_is_there(configure):
     for name in ALGORITHMS.built_in:
         assert configure(horizontal={"algorithm": name}).horizontal.algorithm == name
-    with pytest.raises(ConfigError, match=r"horizontal\.algorithm: unknown algorithm '\?'; known: ") as refusal:
-        configure(horizontal={"algorithm": "?"})
-    assert all(f" {name}" in str(refusal.value) for name in ALGORITHMS.built_in)
+    refuses("horizontal.algorithm", lambda: configure(horizontal={"algorithm": "?"}), *ALGORITHMS.built_in)
 
 
 def test_a_device_without_samples_is_named(configure):
-    with pytest.raises(ConfigError, match=r"horizontal\.partition: client_3 has no samples; lower horizontal\.clients"):
+    with refused("horizontal.partition", "client_3", "horizontal.clients"):
         Devices(configure().horizontal, (6, 8, 0, 10, 4, 7), 4, 3, (0, 0))
 
 
@@ -105,7 +97,7 @@ def test_a_device_without_samples_is_named(configure):
 )
 def test_work_that_no_client_can_do_is_refused_before_the_first_round(configure, settings, field):
     config = configure(horizontal=settings)
-    with pytest.raises(ConfigError, match=f"{field}: no client can be chosen"):
+    with refused(field):
         Devices(config.horizontal, (6, 8, 3, 10, 4, 7), 4, 3, (0, 0))
 
 
@@ -181,12 +173,12 @@ def fedmom(configure, build, problem, engine):
 
 
 def test_fedmoms_reference_must_be_a_horizontal_run_of_the_same_model(fedmom, point, tmp_path):
-    with pytest.raises(ConfigError, match=r"horizontal\.fedmom\.reference: .* holds no checkpoint"):
+    with refused("horizontal.fedmom.reference", "checkpoint"):
         fedmom(tmp_path)
     CheckpointStore(tmp_path / "vertical" / "checkpoints").save(1, {"server": {"head": {}}})
-    with pytest.raises(ConfigError, match=r"horizontal\.fedmom\.reference: .* is no horizontal run"):
+    with refused("horizontal.fedmom.reference", "horizontal run"):
         fedmom(tmp_path / "vertical")
     other = fedmom(problem=point(*[(1.0, 2.0)] * 6))
     CheckpointStore(tmp_path / "checkpoints").save(1, other.state_dict())
-    with pytest.raises(ConfigError, match=r"have 16 entries, this model's \d+; name a run of the same models"):
+    with refused("horizontal.fedmom.reference", "16", "models.classifier"):
         fedmom(tmp_path)
