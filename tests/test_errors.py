@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 
-from vfl.base.errors import Argument, Choice, ConfigError, ConfigWarning, PeerLost, in_words, use_words
+from vfl.base.errors import Argument, Choice, ConfigError, ConfigWarning, PeerLost, Words, in_words, use_words
 
 WITHOUT = Choice(Argument.WHEN_ABSENT, ("zeros", "mean"), "would predict without", "give its table")
-PYTHON = {Argument.TABLE: "samples", Argument.WHEN_ABSENT: "when_absent"}
+PYTHON: Words = {Argument.TABLE: "samples", Argument.WHEN_ABSENT: "when_absent"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ KINDS = {"data.tables.bank.features": {"debt": "number", "day": "category"}}
 def frames() -> tuple[dict[str, pd.DataFrame], "np.ndarray[Any, Any]"]:
     """Return two owners' frames with text, times, gaps and numbers, and two classes."""
     draw = np.random.default_rng(0)
-    shop = {"age": draw.normal(40, 9, ROWS), "colour": draw.choice(["red", "blue", None], ROWS)}
+    shop = {"age": draw.normal(40, 9, ROWS), "colour": draw.choice(np.array(["red", "blue", None], dtype=object), ROWS)}
     bank = {
         "debt": draw.normal(0, 1, ROWS),
         "day": pd.to_datetime("2020-01-01") + pd.to_timedelta(draw.integers(0, 3, ROWS), "D"),

@@ -225,7 +225,7 @@ def test_a_warning_counts_the_callers_rows_and_a_run_outlives_its_estimator():
 
 
 F = frames(slice(0, 60))
-WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
+WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, tuple[str, ...]]] = {
     "no tables": ({}, {}, Y[:60], ("X", "expected")),
     "a number": ({}, {"left": 3}, Y[:60], ("X['left']", "left")),
     "owner's name": ({}, {1: F["left"]}, Y[:60], ("X", "text")),

@@ -20,6 +20,7 @@ from vfl.comparison.compare import loss_of_boosting, predicted_alone
 from vfl.config import parse_config
 from vfl.core.losses import AmountLoss
 from vfl.core.tasks import Regression, Task, restored_task, task_of, task_state, with_scale
+from vfl.data.experiments import decide_parties
 from vfl.data.source import open_source, split_samples
 from vfl.data.tables.source import Tables
 from vfl.predict.export_run import label_of
@@ -204,7 +205,7 @@ def test_models_are_compared_by_the_metric_of_their_loss(kind: str, metric: str)
     assert metric in task.metric_names
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
+WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a name": ({"training": {"loss": "focal"}}, ("training.loss", "training.loss.kind=focal")),
     "no kind": ({"training": {"loss": {"kind": "mse"}}}, ("training.loss.kind", "'cross_entropy'")),
     "of amounts": (
@@ -319,7 +320,7 @@ def test_a_report_tells_a_quantile_and_compares_it_with_the_labels_quantile(tmp_
 def test_the_label_owner_without_features_alone_is_the_constant_of_the_loss(tmp_path: Path, kind: str, wanted: Any):
     sections = of_tables(tmp_path, AMOUNTS[kind], "regression")
     bank = tmp_path / "bank.csv"
-    config = parse_config(with_clerk(sections, write_labels(tmp_path, bank)))
+    config = decide_parties(parse_config(with_clerk(sections, write_labels(tmp_path, bank))))
     source = open_source(config)
     assert isinstance(source, Tables)
     labels = split_samples(source).labels

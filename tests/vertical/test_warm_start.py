@@ -163,7 +163,7 @@ def changed(sections: dict[str, Any], name: str, **own: Any) -> dict[str, Any]:
     return sections | {name: sections[name] | own}
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
+REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no run": (lambda s, f: start(f / "more", s), ("training.start_from", "holds")),
     "unfinished": (
         lambda s, f: (f / "run/summary.json").unlink() or start(f / "run", s),

@@ -139,7 +139,8 @@ def split_rows(table: Table, split: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of training and test rows: a fifth of the days, or of each class."""
     if table.days is None:
         rows = np.arange(len(table.labels))
-        return tuple(train_test_split(rows, test_size=0.2, random_state=split, stratify=table.labels))
+        train, test = map(np.asarray, train_test_split(rows, test_size=0.2, random_state=split, stratify=table.labels))
+        return train, test
     days = np.unique(table.days)
     tested = np.isin(table.days, np.random.RandomState(split).choice(days, len(days) // 5, replace=False))
     return np.flatnonzero(~tested), np.flatnonzero(tested)

@@ -32,7 +32,7 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
     preparation = TablePreparation(_numbers(column), "quantiles")
     features = preparation.features
     found = preparation.apply(_numbers(torch.tensor([*new, np.nan], dtype=torch.float64)[:, None])).features
-    encoded = TableMLP(ModelSpec(features, embedding_size=2))._encoded(found)
+    encoded = TableMLP(ModelSpec(features, embedding_size=2)).encode(found)
     edges = np.unique(np.quantile(present, np.linspace(0, 1, 17)))
     edges = edges if len(edges) > 1 else np.array([edges[0], edges[0] + 1])
     expected = [[np.clip((x - a) / (b - a), 0, 1) for a, b in itertools.pairwise(edges)] for x in new]

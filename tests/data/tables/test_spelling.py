@@ -51,7 +51,7 @@ TYPES: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
 }
 
 
-def hashes(path: Path) -> list[int]:
+def hashes(path: TableRows) -> list[int]:
     """Return the hashes of the column's cells, which a model's codes come from."""
     table = read_table(path, {"x": "category"}, [("key",)])
     rows = np.arange(len(table.rows))
