@@ -117,9 +117,9 @@ class Scorer:
             self._loop.call_soon_threadsafe(self.queue.wake)
 
     def ready(self) -> dict[str, bool]:
-        """Return whether each party can be asked."""
+        """Return whether each party can be asked; one that is lost cannot, and is forgotten before the next batch."""
         parties = dict(self._parties)
-        return {name: name in parties and parties[name].usable for name in self._names}
+        return {name: name in parties and parties[name].answers for name in self._names}
 
     @property
     def waiting(self) -> int:

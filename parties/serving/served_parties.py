@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vfl.base.errors import PeerLost
 from vfl.messages.control import ReasonsOffer
 from vfl.messages.messages import Message
 from vfl.parties.network.server.link import RemoteLink
@@ -37,6 +38,14 @@ class Served:
             return False
         self.ready.result()
         return self.asked is None or self.asked.done()
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is usable; a lost party is not."""
+        try:
+            return self.usable
+        except PeerLost:
+            return False
 
     def send(self, request: Message) -> "Future[Message]":
         """Send a request; the future holds the reply. Both raise PeerLost."""

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.base.errors import Diverged
+from vfl.base.errors import Diverged, PeerLost
 from vfl.config.network import ConsentConfig
 from vfl.core.embeddings import encode_as
 from vfl.messages.keys import LOOKED, Found, away_keys, declines, keys_part, presence_part
@@ -135,6 +135,15 @@ def test_whoever_can_be_asked_is_asked_before_the_others_answer(foreign, at_firs
     links: Any = {name: SimpleNamespace(send=partial(send, name)) for name in names}
     asker._parties = {name: Served(link, ready) for name, link in links.items()}
     asyncio.run(ask())
+
+
+def test_a_party_that_is_lost_while_it_restores_is_not_ready():
+    """A reload looks while nobody takes up whom the server has lost."""
+    lost: Future[None] = Future()
+    lost.set_exception(PeerLost("shop is gone"))
+    scorer: Any = Scorer.__new__(Scorer)
+    scorer._names, scorer._parties = ("shop", "bank"), {"shop": Served(cast(Any, None), lost)}
+    assert scorer.ready() == {"shop": False, "bank": False}
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 6)), max_size=30))

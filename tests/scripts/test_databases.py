@@ -78,6 +78,8 @@ def test_scores_become_a_new_table_and_stay_numbers(trained: Path, tmp_path: Pat
     assert predicting(trained, f"sqlite:{file}", "scores") == 2
     assert "'scores' already" in capsys.readouterr().err
     assert file.read_bytes() == before
+    assert run(predict, [str(trained / "run"), "--table", str(trained / "bank.yaml")]) == 2
+    assert "--table: " in capsys.readouterr().err
     assert predicting(trained, f"sqlite:{file}", "other") == 0
     assert not list((trained / "run").glob("predictions*"))
 

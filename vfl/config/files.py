@@ -24,6 +24,9 @@ COLUMN = re.compile(r"data\.tables\.([^.]+)\.features\.(.+)")
 IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]:\d+")
 """An address that YAML would take for the beginning of a list."""
 
+YAML = (".yaml", ".yml")
+"""Endings of YAML files."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML loader that refuses a key given twice; PyYAML would silently take the last."""

@@ -163,7 +163,7 @@ MEASURING = frozenset(
     | {Kind.OFFER, Kind.OFFERED, Kind.EXPLAIN, Kind.PATHS, Kind.ATTRIBUTE, Kind.ATTRIBUTED}
 )
 """Kinds of messages that evaluate the model and do not train it."""
-SESSION = frozenset(kind for kind in Kind if kind >= Kind.HELLO)
+SESSION = frozenset(kind for kind in Kind if Kind.HELLO <= kind <= Kind.GOODBYE)
 """Messages between processes alone, about joining, sessions and checkpoints. Not counted."""
 UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
 """Kinds of the parts of an exchange's update."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vfl.base.errors import ConfigError, ConfigWarning, nearest_name
 from vfl.base.metrics import format_metric, title
-from vfl.config.files import read_owners_file, read_section
+from vfl.config.files import YAML, read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig
 from vfl.config.settings import WhenAbsent
 from vfl.config.tables import TableConfig
@@ -231,7 +231,7 @@ def table_named(config: PredictionConfig, owner: str, path: Path) -> TableRows:
 
     Raises ConfigError for YAML that names no file, or another key than the run's.
     """
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix not in YAML:
         return path
     settings = read_owners_file(path)
     settings.pop("positive_class", None)
@@ -247,6 +247,9 @@ def table_named(config: PredictionConfig, owner: str, path: Path) -> TableRows:
 
 def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, TableRows]:
     if serve or len(run.prediction.owners) == 1:
-        return {leader_of(run.prediction): path}
+        leader = leader_of(run.prediction)
+        return {leader: table_named(run.prediction, leader, path)}
+    if path.suffix in YAML:
+        raise ConfigError(f"--table: {path}: a YAML file stands for one owner's table; write OWNER={path}")
     source = open_federation(run, with_data=False).source
     return dict.fromkeys(find_owners(tables_of(source), path), path)

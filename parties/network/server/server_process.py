@@ -166,8 +166,8 @@ class ServerProcess:
 
     def _gather(self, hub: Hub) -> Connections:
         """Return the parties' connections, without waiting for dropped ones that are absent."""
+        self.breaks.returned.clear()  # before the look: a party that returns in between counts in both, not in none
         self.away -= hub.joined().keys()
-        self.breaks.returned.clear()
         names = tuple(name for name in self.names if name not in self.away)
         if not names:
             dropped = [f"{name} was dropped or has left" for name in sorted(self.away - hub.barred.keys())]

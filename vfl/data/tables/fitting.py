@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from vfl.base.errors import ConfigError
 from vfl.config import Experiment, ExperimentConfig, parse_config
-from vfl.config.files import lay_over, parse_overrides, read_section
+from vfl.config.files import YAML, lay_over, parse_overrides, read_section
 from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_settings
 from vfl.data.experiments import decide_parties, load_user_experiment
 from vfl.data.source import open_source
@@ -19,8 +19,6 @@ from vfl.data.tables.source import Tables
 
 SHOWN = 8
 """Columns that an error names."""
-YAML = (".yaml", ".yml")
-"""Endings of the files in which ``lvfl describe`` writes an owner's settings."""
 
 
 def fitting_experiment(

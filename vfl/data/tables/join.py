@@ -2,7 +2,7 @@
 
 Samples are in the order of the label owner's keys (byte by byte), so that the order of the rows in a file has no
 effect. A sample's id is a hash of its key: processes that hold the same keys have the same ids in the same order.
-Tables matched in private (``match.py``) have the match's order and ids.
+Tables matched in private (``matching_result.py``) have the match's order and ids.
 """
 
 from collections.abc import Iterable, Mapping
