@@ -84,7 +84,7 @@ def test_a_finished_moved_run_is_used_with_its_new_places_named(arguments, call,
     code, _, line = call(name, "run", *settings)
     assert code == 2
     assert "bank.csv" in line
-    assert "data.tables.OWNER.file=FILE" in line
+    assert "data.tables.bank.file=FILE" in line
     code, _, line = call(name, "run", *settings, *moved.places)
     assert code == 0, line
     assert (moved.run / "config.yaml").read_bytes() == before
