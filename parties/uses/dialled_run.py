@@ -15,11 +15,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.base.modules import blaming, check_same_data
 from vfl.comparison.compare import Comparison, comparison_of, joint_answers, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.settings import WhenAbsent
 from vfl.console import DONE
 from vfl.core.build import Start, build_joint_model
 from vfl.core.joint_model import JointModel

@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
+from vfl.base.absence import WhenAbsent
 from vfl.config.components import MODES
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.files import experiment_type
 from vfl.config.prediction import MetricName
-from vfl.config.settings import Section, WhenAbsent, section_of, section_of_values
+from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 

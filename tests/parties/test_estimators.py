@@ -16,8 +16,8 @@ from shorthand import release
 
 import vfl
 from vfl.api.frames import owner_of
+from vfl.base.absence import WhenAbsent
 from vfl.config import parse_config
-from vfl.config.settings import WhenAbsent
 from vfl.runs.stored_run import Run
 
 N = 60

@@ -13,9 +13,9 @@ from refusals import refused, refuses
 from rich.console import Console
 from shorthand import load_dataset
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.config import parse_config
-from vfl.config.settings import WhenAbsent
 from vfl.predict.open_run import take_samples
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint

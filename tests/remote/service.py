@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from predicted import predict_in_process
 
-from vfl.config.settings import WhenAbsent
+from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.runs.stored_run import Run
 

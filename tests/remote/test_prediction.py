@@ -15,9 +15,9 @@ from predicted import predict_in_process
 from rich.console import Console
 from shorthand import load_dataset, release
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError
-from vfl.config.settings import WhenAbsent
 from vfl.parties.launch import local_launch
 from vfl.parties.launch.local_launch import predict_together
 from vfl.parties.launch.supervisor import Supervisor

@@ -12,7 +12,7 @@ import pytest
 from predicted import predict_in_process
 from two_tables import sections_of_branches, write_branches
 
-from vfl.config.settings import WhenAbsent
+from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run

@@ -5,8 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vfl.base.absence import WhenAbsent
 from vfl.config.network import Address, is_loopback
-from vfl.config.settings import Number, Positive, Section, WhenAbsent
+from vfl.config.settings import Number, Positive, Section
 
 Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
 

@@ -6,7 +6,7 @@ from enum import Enum
 from functools import partial
 from operator import attrgetter
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
@@ -76,10 +76,6 @@ RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 def name_in(registry: Registry) -> AfterValidator:
     """Return a validator, for ``Annotated[str, ...]``, that accepts the names of a registry's components."""
     return AfterValidator(registry.check)
-
-
-WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean", "own"]
-"""Words for what replaces the embedding of an owner without a row; `serving.when_absent` explains them."""
 
 
 class UsedWith:

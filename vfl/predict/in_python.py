@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
-from vfl.config.settings import WhenAbsent
 from vfl.data.tables.cells import FrameTable, TableRows
 from vfl.data.tables.frames import frame_table
 from vfl.predict.open_run import HERE, SamplesWanted, check_word

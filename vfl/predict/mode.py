@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.costs import amount, savings, sent_bytes
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.settings import WhenAbsent
 from vfl.console import numbers_table
 from vfl.core.costs.controllers import past_ratios
 from vfl.core.local import build_in_process

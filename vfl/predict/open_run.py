@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, nearest_name
 from vfl.config.prediction import PredictionConfig
-from vfl.config.settings import WhenAbsent
 from vfl.config.tables import label_owner
 from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation, LocalLink

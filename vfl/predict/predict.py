@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vfl.base.absence import WhenAbsent
 from vfl.base.errors import ConfigError, ConfigWarning, nearest_name
 from vfl.base.metrics import format_metric, title
 from vfl.config.files import YAML, read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig
-from vfl.config.settings import WhenAbsent
 from vfl.config.tables import TableConfig
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel

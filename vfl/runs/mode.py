@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from vfl.base.absence import WhenAbsent
 from vfl.config import Experiment, dump_config
 from vfl.config.components import MODES
-from vfl.config.settings import WhenAbsent
 from vfl.config.shared import Computation
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vfl.base.absence import WhenAbsent
 from vfl.config import (
     ConfigError,
     Experiment,
@@ -18,7 +19,6 @@ from vfl.config import (
 )
 from vfl.config.files import load_stored_config
 from vfl.config.prediction import PredictionConfig, read_prediction
-from vfl.config.settings import WhenAbsent
 from vfl.config.shipped import kind_of
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import Row, read_json, saved_config, whole_rows

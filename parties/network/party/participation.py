@@ -1,8 +1,10 @@
 """A party's thread: carries out the server's orders until the goodbye."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -48,10 +50,17 @@ class Participation:
         """The stream on which the server has welcomed this party."""
         self.dialer.inbox.at_once = self._at_once
 
-    def take_part(self, page: TrainingPage, metrics: str | None) -> Goodbye:
-        """Dial, and follow orders until the goodbye, which the folder's log notes; show the page at ``metrics``."""
+    def take_part(self, page: TrainingPage, metrics: str | None, *kept: AbstractContextManager[Any]) -> Goodbye:
+        """Dial, and follow orders until the goodbye, which the folder's log notes; show the page at ``metrics``.
+
+        What is ``kept`` ends before the stream does.
+        """
         page.present = self.dialer.present
-        with self.audit.noting_end() as say_end, page.served(metrics, self.console.print), self.dialer:
+        with ExitStack() as ending:
+            say_end = ending.enter_context(self.audit.noting_end())
+            ending.enter_context(page.served(metrics, self.console.print))
+            for each in (self.dialer, *kept):
+                ending.enter_context(each)
             goodbye = self.follow_orders()
             say_end(goodbye.exit_code, goodbye.reason)
             return goodbye

@@ -129,8 +129,9 @@ def run_party(
         return partial(_obey, worker, run_dir, welcome.run, config)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), closing(view):
-        return Participation(dialer, run_dir, begin, console).take_part(view.page, config.network.metrics)
+    with leading(workers), only_process_in(run_dir):
+        participation = Participation(dialer, run_dir, begin, console)
+        return participation.take_part(view.page, config.network.metrics, closing(view))
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
