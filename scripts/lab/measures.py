@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
-from scripts.lab.differences import over_seeds
 from vfl.base.errors import ConfigError
-from vfl.base.estimates import CONFIDENCE
+from vfl.base.estimates import CONFIDENCE, student_half_width
 from vfl.config.settings import Section
 from vfl.reports.tables import table as spaced_table
 from vfl.runs.results import CLOCK
@@ -124,14 +123,14 @@ def measured(measure: Measure, folder: Path) -> Effect:
     seeds = sorted(value_by_seed)
     if measure.seeds is not None:
         seeds = [seed for seed in seeds if measure.seeds[0] <= seed <= measure.seeds[1]]
-    found = over_seeds([value_by_seed[seed] for seed in seeds], measure.tries)
-    if found is None:
+    values = [value_by_seed[seed] for seed in seeds]
+    if not values:
         raise ConfigError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
-    if found.seeds == 1:
-        return Effect(found.mean, None, None, 1, "1", measure.reference)
-    ends = found.mean - found.half_width, found.mean + found.half_width
+    if len(values) == 1:
+        return Effect(values[0], None, None, 1, "1", measure.reference)
+    centre, half = mean(values), student_half_width(values, measure.tries)
     pooled = f"×{len(measure.studies)}" if len(measure.studies) > 1 else ""
-    return Effect(found.mean, *ends, found.seeds, f"{found.seeds}{pooled}", measure.reference)
+    return Effect(centre, centre - half, centre + half, len(values), f"{len(values)}{pooled}", measure.reference)
 
 
 SENT = "uplink_bytes", "downlink_bytes"

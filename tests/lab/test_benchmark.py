@@ -36,7 +36,6 @@ def small(monkeypatch):
     for name, value in (("ROWS", 64), ("LEAST", {32: 1.0}), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
         monkeypatch.setattr(f"scripts.lab.benchmarks.tables.{name}", value)
     monkeypatch.setattr("scripts.lab.benchmarks.pruning.ROUND_TO", (None, 8))
-    monkeypatch.setattr("scripts.lab.benchmarks.layers.ALPHAS", (0.6,))
     monkeypatch.setattr("scripts.lab.benchmarks.codec.DENSITIES", (1.0, 0.1))
     short = replace(horizontal.CASES[1], clients=10, samples=20, rounds=1)
     monkeypatch.setattr("scripts.lab.benchmarks.horizontal.CASES", (short, replace(short, engine="sequential")))
@@ -51,7 +50,6 @@ def small(monkeypatch):
         ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1 + 2),
         ("tables", [], 1 + 1),
         ("pruning", [*SIZES, *MODEL], 2 * 2 * 2),
-        ("layers", ["--batch-size", "8", *MODEL], 9),
         ("light", [], 2),
         ("codec", SIZES, 2 * 3 * 2),
         ("horizontal", [], 2 + 1),

@@ -25,7 +25,6 @@ class Benchmark(NamedTuple):
     help: str
 
 
-OF_PARTIES, OF_VFL = "scripts.lab.benchmarks", "scripts.lab.benchmarks"
 SIZES = ("batch_size", "width", "embedding_size")
 BENCHMARKS = {
     "vertical": Benchmark(
@@ -38,10 +37,6 @@ BENCHMARKS = {
     ),
     "pruning": Benchmark(
         10, SIZES, "a party's step after pruning against before: time saved per multiply-accumulate saved"
-    ),
-    "layers": Benchmark(
-        10, SIZES[:2],
-        "VGG16's convolutions and normalizations, pruned or not: bfloat16 against float32 and PyTorch's own layers",
     ),
     "processes": Benchmark(
         10, SIZES,

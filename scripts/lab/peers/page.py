@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import mean
 from textwrap import fill
 
-from scripts.lab.differences import over_seeds
 from scripts.lab.peers.anchors import FOLDER, anchors
 from scripts.lab.peers.environment import rows_of
+from vfl.base.estimates import student_half_width
 from vfl.reports.tables import table
 from vfl.runs.atomic import write_atomically
 
@@ -141,11 +141,11 @@ def one_exchange() -> tuple[list[Sequence[str]], str]:
             continue
         score = {each: mean(runs[each, seed][0] for seed in seeds) for each in METHODS}
         sent = {each: mean(runs[each, seed][1] for seed in seeds) for each in METHODS}
-        gap = over_seeds([runs["one exchange", seed][0] - runs["ordinary", seed][0] for seed in seeds])
-        assert gap is not None
-        low, high = gap.mean - gap.half_width, gap.mean + gap.half_width
+        gaps = [runs["one exchange", seed][0] - runs["ordinary", seed][0] for seed in seeds]
+        gap, half = mean(gaps), student_half_width(gaps)
+        low, high = gap - half, gap + half
         verdict = "as good" if low > -MARGIN else "worse" if high < -MARGIN else "undecided"
-        fewer, difference = sent["ordinary"] / sent["one exchange"], f"{gap.mean:+.1f} ± {gap.half_width:.1f}"
+        fewer, difference = sent["ordinary"] / sent["one exchange"], f"{gap:+.1f} ± {half:.1f}"
         shown = [f"{score[each]:.1f} at {sent[each] / 1e6:.2f}" for each in METHODS]
         name = name.replace("cifar10", "CIFAR-10 quadrants")
         rows.append((f"{name}, {len(seeds)}", *shown, difference, f"{fewer:.0f} times", verdict))
