@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +60,12 @@ def load_horizontal(path: Path, overrides: Sequence[str] = ()) -> HorizontalExpe
 def release(*values: Any) -> Any:
     """Values of a parametrized test that are for a release."""
     return pytest.param(*values, marks=pytest.mark.release)
+
+
+def at_every_run(values: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Values of a parametrized test, or tuples of them; those whose first is not chosen are for a release."""
+    parts = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*part, marks=() if part[0] in chosen else pytest.mark.release) for part in parts]
 
 
 @torch.no_grad()

@@ -1,7 +1,9 @@
 """The slow packages that a use imports: whoever starts a training or a party waits for each of them."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -80,21 +82,38 @@ GONE = [
 """Commands whose file, folder or checkpoint is not there."""
 
 
-def refusal(line: list[str], folder: Path) -> tuple[str, set[str]]:
-    """Return what a command says on stderr that is refused, and the slow packages that it has imported."""
-    code = [
-        "import sys; from vfl.__main__ import main",
-        f"sys.argv = ['lvfl', *{line!r}]",
-        "try: code = main()",
-        "except SystemExit as done: code = done.code",
-        f"print('imported', code, *sorted({SLOW!r} & set(sys.modules)))",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(code)], cwd=folder, capture_output=True, text=True, check=False
-    )
-    imported, code, *modules = done.stdout.splitlines()[-1].split()
-    assert (imported, code) == ("imported", "2")
-    return done.stderr, {*modules}
+FORKED = """
+import contextlib, io, json, os, sys
+import rich.console, vfl.config.experiment, vfl.commands.train
+from vfl.__main__ import main
+
+for line in json.loads(sys.argv[1]):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        said, sys.argv = io.StringIO(), ["lvfl", *line]
+        with contextlib.redirect_stderr(said):
+            try:
+                code = main()
+            except SystemExit as done:
+                code = done.code
+        slow = sorted(SLOW & set(sys.modules))
+        os.write(writing, json.dumps([code, said.getvalue(), slow]).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        print("ended", answer.read())
+    os.wait()
+"""
+"""Each command in a fork of a process that has imported no more than their entry and what all need."""
+
+
+def refusals(lines: Iterable[str], folder: Path) -> dict[str, tuple[str, set[str]]]:
+    """Return what each command says on stderr that is refused, and the slow packages that it has imported."""
+    command = [sys.executable, "-c", f"SLOW = {SLOW!r}{FORKED}", json.dumps([line.split() for line in lines])]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    ends = [json.loads(line.removeprefix("ended ")) for line in done.stdout.splitlines() if line.startswith("ended ")]
+    assert [code for code, _, _ in ends] == [2] * len(ends)
+    return {line: (said, {*modules}) for line, (_, said, modules) in zip(lines, ends, strict=True)}
 
 
 @pytest.fixture
@@ -115,27 +134,30 @@ BAD_OPTIONS = {
 """Commands, and the option that each refuses."""
 
 
-@pytest.mark.parametrize("line", BAD_OPTIONS)
-def test_a_bad_option_is_refused_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
+def check_light(found: dict[str, tuple[str, set[str]]], named: Callable[[str], str]) -> None:
+    """Assert that each command says one line with what is wrong, and imported nothing heavy before."""
+    for line, (said, modules) in found.items():
+        assert named(line) in said, line
+        assert len(said.splitlines()) == 1, line
+        assert modules <= {"pydantic", "rich"}, line
+
+
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """The folder, with the checkpoint of a run."""
     (folder / "run" / "checkpoints" / "round_000001").mkdir(parents=True)
     (folder / "run" / "run_id").write_text("0123456789abcdef")
-    said, modules = refusal(line.split(), folder)
-    assert f"{BAD_OPTIONS[line]}:" in said
-    assert len(said.splitlines()) == 1
-    assert modules <= {"pydantic", "rich"}
+    return folder
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_a_misspelt_key_is_refused_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
-    (folder / "run" / "checkpoints" / "round_000001").mkdir(parents=True)
-    (folder / "run" / "run_id").write_text("0123456789abcdef")
-    said, modules = refusal([*line.split(), "training.roundz=3"], folder)
-    assert "training.roundz" in said
-    assert modules <= {"pydantic", "rich"}
+def test_a_bad_option_is_refused_before_anything_heavy_is_imported(begun: Path) -> None:
+    check_light(refusals(BAD_OPTIONS, begun), lambda line: f"{BAD_OPTIONS[line]}:")
 
 
-@pytest.mark.parametrize("line", GONE)
-def test_what_is_not_there_is_told_before_anything_heavy_is_imported(line: str, folder: Path) -> None:
-    said, modules = refusal(line.split(), folder)
-    assert len(said.splitlines()) == 1
-    assert modules <= {"pydantic", "rich"}
+def test_a_misspelt_key_is_refused_before_anything_heavy_is_imported(begun: Path) -> None:
+    found = refusals([f"{line} training.roundz=3" for line in REFUSED], begun)
+    check_light(found, lambda _: "training.roundz")
+
+
+def test_what_is_not_there_is_told_before_anything_heavy_is_imported(folder: Path) -> None:
+    check_light(refusals(GONE, folder), lambda _: "error: ")

@@ -20,7 +20,8 @@ def test_the_page_has_the_default_the_type_and_the_meaning_of_a_setting():
 
 
 def test_keys_that_are_often_needed_are_keys():
-    assert [key for key in OFTEN.split() if reference().count(f"| `{key}` |") != 1] == []
+    page = reference()
+    assert [key for key in OFTEN.split() if page.count(f"| `{key}` |") != 1] == []
 
 
 def test_every_setting_has_a_meaning():

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
-from shorthand import examples
+from shorthand import at_every_run, examples
 from torch import nn
 from torch.nn import functional
 
@@ -163,7 +163,7 @@ def noisy_party(configure, **sections):
 
 
 @pytest.mark.parametrize("model", ["new rows", "finished", "running", "pruned"])
-@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("normed", at_every_run([True, False], True))
 def test_a_row_asked_in_many_companies_gets_the_same_noise(configure, model, normed: bool):
     party = noisy_party(configure, **({} if normed else ALONE))
     row, draw, answers = 7, torch.Generator().manual_seed(0), set()

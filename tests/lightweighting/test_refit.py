@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from shorthand import parties_of
+from shorthand import parties_of, release
 from torch import Tensor, nn
 
 from vfl.compression.pruning import StructuredPruner
@@ -119,7 +119,7 @@ def test_outputs_are_nearer_to_the_whole_models(make: type[nn.Module]):
     }
 
 
-@pytest.mark.parametrize("kind", ["vgg11", "vgg16"])
+@pytest.mark.parametrize("kind", ["vgg11", release("vgg16")])
 def test_a_vggs_embeddings_of_other_rows_are_nearer_to_the_whole_models(build, kind: str):
     """As they are evaluated: statistics are those of each model's weights."""
     models = {"feature": {"kind": kind, "width": 0.25, "embedding_size": 8}, "head": {"hidden": [16]}}

@@ -10,7 +10,7 @@ from refusals import refused, refuses
 import vfl
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no placeholder was learned", "ignore:.*no better than")
-QUICK: dict[str, Any] = {"rounds": 3, "random_state": 0, "settings": {"threads": 1}}
+QUICK: dict[str, Any] = {"rounds": 3, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 10}}
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(120, 4))
 SCORE = X[:, 0] + 2 * X[:, 2]

@@ -31,7 +31,9 @@ training: {rounds: 4, steps_per_round: 2, batch_size: 32, optimizer: {learning_r
 
 
 def estimator(kind: type[Any] = vfl.VerticalClassifier) -> Any:
-    return kind(rounds=ROUNDS, random_state=0, settings={"training.batch_size": 32, "threads": 1})
+    return kind(
+        rounds=ROUNDS, random_state=0, settings={"training.batch_size": 32, "training.steps_per_round": 2, "threads": 1}
+    )
 
 
 def fitted(folder: Path) -> vfl.Run:

@@ -160,7 +160,9 @@ def frames(rows: slice | np.ndarray) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def fitted() -> vfl.VerticalClassifier:
-    model = vfl.VerticalClassifier(alpha=0.4, beta=0.5, rounds=3, random_state=1, settings={"threads": 1})
+    model = vfl.VerticalClassifier(
+        alpha=0.4, beta=0.5, rounds=3, random_state=1, settings={"threads": 1, "training.steps_per_round": 30}
+    )
     return model.fit(frames(slice(0, 180)), np.array(["no", "yes"])[Y[:180]])
 
 
@@ -208,7 +210,8 @@ def test_a_warning_counts_the_callers_rows_and_a_run_outlives_its_estimator():
     keys = np.array([f"{number:04}" for number in range(N)])
     tables = {name: table.assign(customer=keys) for name, table in frames(slice(0, N)).items()}
     tables["right"] = tables["right"].iloc[:150]
-    quick: dict[str, Any] = {"key": "customer", "rounds": 1, "random_state": 0, "settings": {"threads": 1}}
+    settings = {"threads": 1, "training.steps_per_round": 1}
+    quick: dict[str, Any] = {"key": "customer", "rounds": 1, "random_state": 0, "settings": settings}
     with pytest.warns(UserWarning, match="X: ") as told:
         run = vfl.VerticalClassifier(**quick).fit(tables, Y[:N]).run_
     gc.collect()

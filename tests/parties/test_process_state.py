@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,14 @@ STATES: dict[str, Callable[[], Any]] = {
 }
 
 
+AT_EVERY_RUN = {("fit", name) for name in STATES} | {(entry, "all") for entry in ENTRIES}
+"""One entry in every state, and every entry in all states at once; the other pairs are for a release."""
+CASES = [
+    pytest.param(*case, marks=() if case in AT_EVERY_RUN else pytest.mark.release)
+    for case in product(ENTRIES, [*STATES, "all"])
+]
+
+
 @contextmanager
 def in_all() -> Iterator[None]:
     with ExitStack() as stack:
@@ -171,8 +180,7 @@ def standard(trained: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
     return functools.cache(lambda name: ENTRIES[name](tmp_path_factory.mktemp("standard"), trained))
 
 
-@pytest.mark.parametrize("name", [*STATES, "all"])
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(("entry", "name"), CASES)
 def test_no_state_of_the_caller_changes_a_bit_or_is_changed(
     entry: str, name: str, trained: dict[str, Any], standard: Callable[[str], object], tmp_path: Path
 ):

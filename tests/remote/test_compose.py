@@ -91,6 +91,7 @@ def health(environment: dict[str, str], address: str) -> int:
     return subprocess.run(command, env=environment | {"HEALTH": address}, capture_output=True).returncode
 
 
+@pytest.mark.release
 @pytest.mark.timeout(600)
 def test_three_owners_match_train_and_serve_and_a_client_gets_a_score(services: PlainFolders):
     done = services.start("prepare")
@@ -134,6 +135,7 @@ def test_no_service_is_root_or_writes_outside_its_folder():
     assert len(volumes) == 3, "no owner has another one's folder"
 
 
+@pytest.mark.release
 def test_a_package_can_be_built_of_what_the_image_copies_and_no_more(tmp_path: Path):
     copied = [value.split() for name, value in INSTRUCTIONS if name == "COPY" and not value.startswith("--")]
     sources = [source for *each, _to in copied for source in each]

@@ -105,6 +105,7 @@ def test_what_is_wrong_at_home_is_found_without_a_server(federate):
     assert unknown == Check("config", "--party: data.partition knows party_1, party_2, not 'party_9'", good=False)
 
 
+@pytest.mark.release
 def test_a_refused_party_ends_with_the_reason_instead_of_dialling_for_ever(federate):
     federation = federate()
     folder = federation.folder

@@ -107,6 +107,7 @@ def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, i
     assert federation.outcome() == in_process()
 
 
+@pytest.mark.release
 def test_a_full_disk_at_a_party_names_the_file_and_may_pass(federate, in_process):
     federation = federate()
     audit = federation.folder / "party_1" / "audit.jsonl"
@@ -147,6 +148,7 @@ def test_a_server_that_stays_away_ends_a_party(federate):
     assert "stayed away for network.wait_s = 1 s" in federation.log("party_1").splitlines()[-1]
 
 
+@pytest.mark.release
 def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(federate, in_process):
     federation = federate()
     for name in federation.names:

@@ -56,7 +56,7 @@ def shop(service: Service) -> Iterator[Any]:
 
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads, server.broken = True, set[int]()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -257,6 +257,7 @@ def test_one_command_matches_all_owners_on_this_machine(fork_server, tmp_path):
         matching.close()
 
 
+@pytest.mark.release
 def test_an_owner_of_labels_alone_matches_as_a_process_and_leads(tmp_path):
     """Rows of all owners lie in other orders; the one of labels alone runs its own process, as the others do."""
     paths = write_tables(tmp_path, range(ROWS), labelled=True)

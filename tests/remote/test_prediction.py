@@ -127,6 +127,7 @@ def test_a_party_that_stays_away_is_refused_or_stood_in_for(federation):
     assert rows == as_text(predict_in_process(Run(federation.run_dir), None, ["party_3"], "zeros"))
 
 
+@pytest.mark.release
 def test_a_party_that_dies_meanwhile_is_waited_for(federation):
     out = serve(federation)
     for name in federation.names[1:]:

@@ -94,6 +94,7 @@ def test_reasons_are_those_of_a_prediction_also_while_others_ask_for_none(servic
     assert any(line["event"] == "explained" and "keys" in line["detail"] for line in logged)
 
 
+@pytest.mark.release
 def test_who_refuses_is_away_or_slow_leaves_a_score_without_its_columns(service: Service):
     service.start(SERVER, server=("serving.timeout_ms=3000", "serving.when_absent=zeros"))
     service.start("bank", party=AMOUNTS)

@@ -87,6 +87,7 @@ def test_a_party_that_is_killed_is_away_until_it_is_back_and_so_is_the_server(se
     assert service.score(1001)[0]["probabilities"] == expected["1001"]
 
 
+@pytest.mark.release
 def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_prediction(service):
     service.start(SERVER, server=("serving.timeout_ms=3000", "serving.when_absent=zeros"))
     service.start("bank", "shop")
@@ -142,6 +143,7 @@ def test_a_service_manager_that_reads_nothing_holds_nobody_up(tmp_path: Path, mo
         assert manager.recv(100)
 
 
+@pytest.mark.release
 def test_a_table_is_replaced_while_it_is_served_and_a_broken_one_is_not_taken(service, tmp_path: Path):
     service.start(*service.federation.names)
     service.until_ready("bank", "shop")
@@ -169,6 +171,7 @@ def test_an_owner_answers_for_no_more_keys_than_it_has_agreed_to(service):
     assert "too_many: 2 keys were asked for" in audit
 
 
+@pytest.mark.release
 def test_a_shifted_column_is_told_at_its_owner_alone_and_nothing_of_it_leaves(service, tmp_path: Path):
     rows = range(ROWS)
     tables = write_tables(tmp_path, rows, labelled=False)
@@ -242,6 +245,7 @@ def refuse_another_run(service: Service) -> None:
     write_run_id(service.federation.run_dir, ours)
 
 
+@pytest.mark.release
 def test_a_new_version_comes_under_load_without_a_lost_request_and_a_broken_one_not_at_all(service, tmp_path: Path):
     expected = {last_round(service.whole).name: service.predicted()}
     newest = {folder: last_round(folder) for folder in (service.federation.run_dir, service.whole)}
@@ -329,6 +333,7 @@ def test_a_port_of_scores_that_is_taken_is_one_line(service):
     assert "scores at" not in log
 
 
+@pytest.mark.release
 def test_outcomes_told_later_tell_how_good_the_scores_were_through_a_restart(service, tmp_path: Path):
     file = tmp_path / "outcomes.sqlite"
     service.start(SERVER, server=(f"serving.outcomes={file}",))

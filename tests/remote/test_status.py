@@ -22,6 +22,7 @@ print(json.dumps([status["state"], "torch" in sys.modules]))
 """
 
 
+@pytest.mark.release
 def test_both_sides_tell_how_the_run_stands(federate):
     federation = federate(training={"rounds": 3})
     own = federation.folder / "party_1"

@@ -92,6 +92,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     assert text.splitlines()[1].endswith(",bank+shop")
 
 
+@pytest.mark.release
 def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_path: Path):
     """The bits of the two others; no owner's file says that the labels' owner has no features but that one's own."""
     for name in ("old", "new"):
@@ -275,6 +276,7 @@ def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(fe
     )
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_process(federate, tmp_path: Path, labels):
     """Rows are others, the run has pruned its models; one owner is killed before it has a checkpoint of its own."""

@@ -48,6 +48,7 @@ def test_a_few_runs_of_any_settings_differ_in_colour_and_marker(tmp_path: Path):
     assert len(set.union(*styles)) == 3
 
 
+@pytest.mark.release
 def test_figures_are_written_for_print(one_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "figures"
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
 from PIL import Image
-from shorthand import release
+from shorthand import at_every_run, release
 from tiny_training import Ended
 
 from vfl.reports.figures import draw
@@ -60,7 +60,7 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("kind", at_every_run(DRAWN, "sweep"))
 def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest, tmp_path: Path):
     if kind == "sweep":
         report: Path = request.getfixturevalue("report_of_sweep")

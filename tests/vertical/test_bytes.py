@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from itertools import product
 
 import pytest
-from shorthand import links_of, release, replace_links
+from shorthand import at_every_run, links_of, release, replace_links
 
 from vfl.compression.codec import dense_frame_size, frame_info
 from vfl.core.server import HeadServer
@@ -110,7 +110,7 @@ def test_labels_at_the_server_send_a_party_nothing_but_its_own_gradient(build):
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", at_every_run([0, 1], 1))
 def test_coding_changes_bytes_alone(build, labels: str, staleness: int):
     training = {"rounds": 2, "batch_size": 48, "labels": labels, "staleness": staleness, "steps_per_round": 3}
     summaries = []

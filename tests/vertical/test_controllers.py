@@ -136,9 +136,11 @@ def resumed(build, folder, rows, **sections):
     return server
 
 
-@pytest.mark.parametrize("limit", ["auto", release(DEADLINE_S)])
-def test_a_run_that_begins_anew_is_the_run_that_was_not_killed(build, tmp_path, limit):
-    """Weights, ratios, and all bytes, those of evaluations too, whenever it was killed."""
+@pytest.mark.parametrize(
+    ("limit", "kills"), [("auto", [3]), release("auto", [1, 2, 4, 5]), release(DEADLINE_S, [1, 3, 5])]
+)
+def test_a_run_that_begins_anew_is_the_run_that_was_not_killed(build, tmp_path, limit, kills: list[int]):
+    """Weights, ratios, and all bytes, those of evaluations too, after how many rounds it was killed."""
     sections = {
         "simulation": CHANGING,
         "models": MODELS,
@@ -148,7 +150,7 @@ def test_a_run_that_begins_anew_is_the_run_that_was_not_killed(build, tmp_path, 
     undisturbed = build(**sections)
     rows, expected = run(undisturbed, 5), timeless(undisturbed.summary())
     assert {row["alpha/party_4"] for row in rows} > {0.0}  # it is pruned, and not in the first round
-    for killed in range(1, 6):
+    for killed in kills:
         server = resumed(build, tmp_path, rows[:killed], **sections)
         assert timeless(run(server, 5)) == timeless(rows)
         assert server.ledger.costs["party_4"].evaluation_bytes("uplink") > 0

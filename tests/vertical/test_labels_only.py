@@ -11,7 +11,7 @@ import yaml
 from predicted import predict_in_process
 from refusals import refused, refuses
 from rich.console import Console
-from shorthand import release
+from shorthand import at_every_run, release
 from tiny_matches import run as run_match
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
@@ -149,7 +149,7 @@ def test_describe_writes_the_table_of_labels_alone(tmp_path: Path, rows: int):
 
 
 @pytest.mark.filterwarnings("ignore:X. .* rows of clerk have")
-@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("key", at_every_run([None, "k"], "k"))
 def test_estimators_take_labels_alone(key: str | None):
     draw = np.random.default_rng(0)
     left, right, y = draw.normal(size=(60, 3)), draw.normal(size=(60, 2)), draw.integers(0, 2, 60)

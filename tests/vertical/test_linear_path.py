@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
 from rich.console import Console
-from shorthand import parties_of, reference_of
+from shorthand import parties_of, reference_of, release
 from torch import Tensor
 
 from vfl.config import parse_config
@@ -104,9 +104,14 @@ def test_training_equals_algorithm_1(labels: Any):
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_norm", [True, False])
+@pytest.mark.parametrize("batch_norm", [True, release(False)])
 @pytest.mark.parametrize(
-    "features", [TABLE, TableFeatures("table", (3,)), Features("images", (1, 2, 2))], ids=["table", "numbers", "images"]
+    "features",
+    [
+        pytest.param(TABLE, id="table"),
+        pytest.param(TableFeatures("table", (3,)), id="numbers", marks=pytest.mark.release),
+        pytest.param(Features("images", (1, 2, 2)), id="images", marks=pytest.mark.release),
+    ],
 )
 def test_a_model_with_it_keeps_the_contract_of_feature_models(features: Features, batch_norm: bool):
     rows = torch.randn(9, 1, 2, 2) if features.kind == "images" else ROWS[:, : features.shape[0]]
@@ -115,6 +120,7 @@ def test_a_model_with_it_keeps_the_contract_of_feature_models(features: Features
     check_feature_model(model, rows)
 
 
+@pytest.mark.release
 def test_owner_and_head_are_exported_with_it(tmp_path: Path):
     model = mlp(ModelSpec(TABLE, 4, width=0.2, linear_path=True)).eval()
     torch.nn.init.normal_(linear_of(model))

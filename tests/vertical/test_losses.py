@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused, refuses
 from rich.console import Console
+from shorthand import at_every_run
 from torch import nn
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
@@ -286,7 +287,7 @@ def of_tables(folder: Path, loss: dict[str, Any], task: str, labels: str = "serv
 
 
 @pytest.mark.parametrize("labels", ["server", "shared"])
-@pytest.mark.parametrize("kind", ["focal", "pinball"])
+@pytest.mark.parametrize("kind", at_every_run(["focal", "pinball"], "focal"))
 def test_a_resumed_run_keeps_its_loss_and_its_bits(tmp_path: Path, kind: str, labels: str):
     loss, task = ({"kind": "focal"}, "classification") if kind == "focal" else (AMOUNTS["pinball"], "regression")
     sections = of_tables(tmp_path, loss, task, labels)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from refusals import refused
 from rich.console import Console
+from shorthand import release
 from tiny_training import rows_of, timeless
 from two_tables import sections_of, write_tables
 
@@ -77,7 +78,7 @@ def test_a_moved_run_is_resumed_to_the_same_bits(how, call, moved: Project):
     assert call("predict", "run")[0] == 0  # it has learned its new places
 
 
-@pytest.mark.parametrize("arguments", [("predict",), ("audit",), ("prune", "alpha=0.7")])
+@pytest.mark.parametrize("arguments", [("predict",), release(("audit",)), ("prune", "alpha=0.7")])
 def test_a_finished_moved_run_is_used_with_its_new_places_named(arguments, call, moved: Project):
     name, *settings = arguments
     before = (moved.run / "config.yaml").read_bytes()

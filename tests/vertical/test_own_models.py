@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from shorthand import links_of
+from shorthand import at_every_run, links_of
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
@@ -74,7 +74,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|nested tensor)")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=at_every_run(KINDS, "compiled", "keeping", "attention"))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(FEATURE_MODELS.added, request.param, lambda spec: KINDS[request.param]())
     return request.param
@@ -133,7 +133,10 @@ def test_a_refusal_names_the_party_and_the_way_out(build):
         del added["mixed"]
 
 
-@pytest.mark.parametrize("kind", ["compiled", "keeping", "attention", "attention_with_weights", "encoder"])
+@pytest.mark.parametrize(
+    "kind",
+    at_every_run(["compiled", "keeping", "attention", "attention_with_weights", "encoder"], "keeping", "attention"),
+)
 def test_pruned_heads_and_units_resume_refit_and_answer(kind: str, build, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(FEATURE_MODELS.added, kind, lambda spec: KINDS[kind]())
     sections = settings(kind) | {"lightweighting": {"alpha": {0: 0.3, 1: 0.5}, "pruning": {"refit": True}}}

@@ -156,7 +156,7 @@ def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
     assert party.test is party.data.test
 
 
-@pytest.mark.parametrize(("done", "staleness"), [(1, 1), (2, 0), release(3, 1)])
+@pytest.mark.parametrize(("done", "staleness"), [(1, 1), release(2, 0), release(3, 1)])
 def test_a_resumed_run_is_the_uninterrupted_one(build, done: int, staleness: int):
     sections = {
         "data": TWO | {"augmentation": {"shift": 1}},

@@ -13,7 +13,7 @@ from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from shorthand import links_of, parties_of, replace_links
+from shorthand import at_every_run, links_of, parties_of, replace_links
 from torch import Tensor, nn
 
 from vfl.config import parse_config
@@ -62,7 +62,7 @@ class Stale(Reference):
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
-@pytest.mark.parametrize(("staleness", "iterations", "beta"), [(1, 1, 0.0), (2, 2, 0.6)])
+@pytest.mark.parametrize(("staleness", "iterations", "beta"), at_every_run([(1, 1, 0.0), (2, 2, 0.6)], 2))
 def test_equals_the_rule_written_down_naively(build, labels: str, staleness: int, iterations: int, beta: float):
     training = {"batch_size": 8, "labels": labels, "local_iterations": iterations, "staleness": staleness}
     models = CNN | {"feature": CNN["feature"] | {"batch_norm": False}}

@@ -58,6 +58,7 @@ def test_each_party_may_have_a_model_of_its_own(images: Path):
     assert second.model(torch.zeros(2, 3, 32, 16)).shape == (2, 3)
 
 
+@pytest.mark.release
 def test_a_run_by_name_prunes_resumes_and_predicts(images: Path, tmp_path: Path):
     sections = image_sections(images, SMALL) | {"lightweighting": {"alpha": {1: 0.5}}}
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

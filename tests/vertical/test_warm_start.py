@@ -9,6 +9,7 @@ import pytest
 from predicted import predict_in_process, predict_new_rows
 from refusals import refused, refuses
 from rich.console import Console
+from shorthand import at_every_run
 from tiny_training import content_of, rows_of
 from torch import nn
 from two_tables import ROWS, sections_of, write_tables
@@ -71,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", at_every_run(OWN, "amounts", "pruned"))
 def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, kind: str):
     """The rows are others, with other means, and have no gap and no rare category of the run's rows."""
     old = tmp_path / "run"
@@ -109,7 +110,7 @@ def test_images_start_as_tables_do(tmp_path: Path, configure):
     assert begun.joint.predictions().tolist() == vfl.Run(tmp_path / "run").predict().tolist()
 
 
-@pytest.mark.parametrize("kind", ["amounts", "pruned", "shared"])
+@pytest.mark.parametrize("kind", at_every_run(["amounts", "pruned", "shared"], "pruned"))
 def test_resumed_it_equals_the_uninterrupted_one_without_the_run_it_began_with(tmp_path: Path, kind: str):
     old = tmp_path / "run"
     sections = of_tables(tmp_path / "old", range(ROWS), OWN[kind])

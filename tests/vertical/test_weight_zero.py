@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from rich.console import Console
+from shorthand import at_every_run
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier
 from tiny_training import timeless
 from torch import nn
@@ -72,7 +73,7 @@ ROUTES: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # of rows that only one owner has
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", at_every_run(ROUTES, "tables", "rows of objects", "classifier by key"))
 def test_a_row_of_weight_zero_is_a_row_left_out(tmp_path: Path, route: str):
     """Of batches, statistics, counts and test metrics: the same bits as without the row."""
     (tmp_path / "all").mkdir()
@@ -91,7 +92,7 @@ def test_a_match_leaves_out_rows_of_weight_zero(tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore:no better than a constant")
-@pytest.mark.parametrize("ensemble", [BaggingClassifier, AdaBoostClassifier])
+@pytest.mark.parametrize("ensemble", at_every_run([BaggingClassifier, AdaBoostClassifier], BaggingClassifier))
 def test_ensembles_that_draw_rows_by_weights_train(ensemble: Any):
     quick = {"rounds": 3, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 20}}
     fitted = ensemble(vfl.VerticalClassifier(**quick), n_estimators=2, random_state=0).fit(X, LABELS)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from predicted import predict_in_process
 from rich.console import Console
+from shorthand import at_every_run
 
 import vfl
 from vfl.config import parse_config
@@ -88,7 +89,7 @@ def test_a_split_by_time_leaves_the_tested_score_alone(tmp_path: Path):
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("array", [True, False])
+@pytest.mark.parametrize("array", at_every_run([True, False], False))
 @pytest.mark.filterwarnings("ignore")
 def test_an_estimator_takes_a_constant_column_for_constant(array: bool):
     names = ["a", "same", "level"]

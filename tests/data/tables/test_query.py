@@ -146,6 +146,7 @@ def test_owners_yaml_with_a_query_trains_and_predicts(bank: Path):
     assert (again == by_file).all()
 
 
+@pytest.mark.release
 def test_without_a_query_no_driver_is_imported(bank: Path):
     code = (
         "import sys, warnings; warnings.simplefilter('ignore')\n"
