@@ -43,8 +43,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.data.experiments import load_user_config
 
     config = load_user_config(arguments.config, arguments.overrides)
-    from vfl.parties.network.party.following import check_team
-    from vfl.parties.network.party.party_process import follow_party, run_party
+    from vfl.parties.network.party.party_process import check_team, follow_party, run_party
     from vfl.runs.torchrun_group import Workers, join_workers
 
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"

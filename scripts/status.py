@@ -70,7 +70,7 @@ def examine_file(arguments: argparse.Namespace, console: ShowConsole) -> int:
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{party}"
         checks, later = examine(config, party, run_dir, insecure=arguments.insecure), LOST
     else:
-        from vfl.parties.launch.server_doctor import examine_server
+        from vfl.parties.launch.doctor import examine_server
         from vfl.runs.run_folder import find_run_dir
 
         run_dir = find_run_dir(config, arguments.run, arguments.run_dir, resume=True)

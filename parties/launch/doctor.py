@@ -1,20 +1,25 @@
-"""Checks of everything that can keep a party from joining, in the order in which it would meet it."""
+"""Checks of everything that can keep a party from joining or a server from starting, in the order in which it comes."""
 
 import asyncio
 import json
+import os
+import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.request import getproxies
 
 from vfl.base.errors import one_line
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ExperimentConfig
 from vfl.data.drift import DRIFT, SHIFTED
-from vfl.messages.messages import Message, MessageError
+from vfl.data.source import open_source
+from vfl.messages.messages import Kind, Message
 from vfl.parties.network.admission import Terms, check_party
 from vfl.parties.network.party.consent import agree
-from vfl.parties.network.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, welcomed_by
+from vfl.parties.network.party.dialer import Dialer, as_welcomed, welcomed_by
 from vfl.parties.network.party.party_process import (
     Holding,
     check_brought,
@@ -24,19 +29,23 @@ from vfl.parties.network.party.party_process import (
     make_hello,
 )
 from vfl.parties.network.party.training_session import open_store
-from vfl.parties.network.tls.certificates import peer
+from vfl.parties.network.server.server_process import server_labels
+from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.diagnosis import Symptom, probe
-from vfl.parties.network.tls.files import TlsFiles, fetch_certificate
+from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.tls.folders import describe
 from vfl.parties.network.tls.lists import Lists
 from vfl.parties.network.training_terms import agreement
-from vfl.parties.network.transport.rpc import error_text, open_channel, open_stream
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
-from vfl.predict.start_from import party_start
+from vfl.predict.start_from import party_start, server_start
 from vfl.runs.run_folder import check_folder, read_run_id
 
 T = TypeVar("T")
+LEAST_FREE = 100_000_000
+"""Bytes of a disk below which a training hardly has room for its checkpoints."""
+DRIFT_S = 60.0
+"""Seconds by which a file may be newer than this machine's clock: file servers have clocks of their own."""
 
 
 class Check(NamedTuple):
@@ -55,15 +64,15 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
 
     Checks that depend on a failed one are left out. The server lets nobody in for it.
     """
-    _, known = look("config", lambda: _known(config, name))
+    _, known = _look("config", lambda: _known(config, name))
     yield known
     if not known.good:
         return
-    holding, data = look("data", lambda: _data(config, name, run_dir))
+    holding, data = _look("data", lambda: _data(config, name, run_dir))
     yield data
-    tls, keys = look("keys", lambda: find_keys(config, name, insecure=insecure))
+    tls, keys = _look("keys", lambda: _keys(config, name, insecure=insecure))
     yield keys
-    _, folder = look("folder", lambda: (None, find_folder(config, run_dir)))
+    _, folder = _look("folder", lambda: (None, _folder(config, run_dir)))
     yield folder
     yield from _drift(run_dir)
     if not keys.good:
@@ -73,16 +82,16 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     answers = finding.kind is Symptom.ANSWERS
     yield Check("connection", finding.text, answers, may_pass=finding.kind.may_pass)
     if answers and holding is not None and folder.good:
-        hello = make_hello(config, name, run_dir, "doctor", agreement(config), holding.digests)
+        hello = Hello.of(make_hello(config, name, run_dir, "doctor", agreement(config), holding.digests))
         own = Terms.of(config, name, holding.evaluated)
-        _, joining = look("joining", lambda: _join(config, tls, hello, own, run_dir))
+        _, joining = _look("joining", lambda: _join(config, tls, hello, own, run_dir))
         yield joining
 
 
-def look(name: str, fetch_certificate: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
-    """Return the result of ``fetch_certificate`` and its check; None and the error if it raises ValueError."""
+def _look(name: str, check: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
+    """Return the result of ``check`` and its finding; None and the error if it raises ValueError."""
     try:
-        found, text = fetch_certificate()
+        found, text = check()
     except ValueError as error:
         return None, Check(name, one_line(error), good=False)
     return found, Check(name, text)
@@ -102,7 +111,7 @@ def _data(config: ExperimentConfig, name: str, run_dir: Path) -> tuple[Holding, 
     return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"
 
 
-def find_keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
+def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
     """Return the keys of a process and their description. Raises ValueError."""
     tls = load_identity(name, config.network, insecure=insecure)
     listed: list[str] = []
@@ -112,7 +121,7 @@ def find_keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[T
     return tls, "; ".join([identity, *listed])
 
 
-def find_folder(config: ExperimentConfig, run_dir: Path) -> str:
+def _folder(config: ExperimentConfig, run_dir: Path) -> str:
     """Return the description of a run's folder and its checkpoints. Raises ValueError."""
     check_folder(run_dir, config)
     run = read_run_id(run_dir)
@@ -141,37 +150,77 @@ def _proxy(config: ExperimentConfig) -> Iterator[Check]:
         yield Check("proxy", f"{proxy.rpartition('@')[2]}, which the environment names, {use}")
 
 
-def _join(
-    config: ExperimentConfig, tls: TlsFiles | None, hello: Message, own: Terms, run_dir: Path
-) -> tuple[None, str]:
+def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Hello, own: Terms, run_dir: Path) -> tuple[None, str]:
     """Ask the server whether it would let the party in, on terms that its owner agrees to.
 
     Raises ValueError with the reason if not.
     """
-    asking = Hello.of(hello).model_copy(update={"only_asks": True})
-    hello = replace(hello, parts=(asking.part(),))
-    try:
-        answer = asyncio.run(asyncio.wait_for(_ask(config, tls, hello), JOIN_LIMIT_S))
-    except ConfigError:
-        raise
-    except MessageError as error:
-        raise ValueError(f"the server at {config.network.server}: {error}") from None
-    except Exception as error:  # gRPC's own, and a server that is frozen or gone
-        raise ValueError(f"the server at {config.network.server} does not answer ({error_text(error)})") from None
+    asking = Message(Kind.HELLO, parts=(hello.model_copy(update={"only_asks": True}).part(),), run=read_run_id(run_dir))
+    answer = asyncio.run(Dialer(lambda: asking, config.network, tls, log=lambda _line: None).ask())
     as_welcomed(welcomed_by(answer), config.network)
     check_welcome(run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
-    return None, f"the server of run {answer.run} would let {asking.party} in"
+    return None, f"the server of run {answer.run} would let {hello.party} in"
 
 
-async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Message) -> Message:
-    network = config.network
-    if tls is not None and not network.use_proxy:  # as the party itself does
-        server = peer(await fetch_certificate(network.server, tls))
-        if objection := Lists(network.tls, lambda _line: None).objection(server):
-            raise ConfigError(f"network.tls: {objection}")
-    channel = open_channel(network.server, tls, use_proxy=network.use_proxy)
+def examine_server(config: ExperimentConfig, file: Path, run_dir: Path, *, insecure: bool) -> Iterator[Check]:
+    """Check a server's configuration, data, keys, folder, disk, port and clock. Starts and changes nothing.
+
+    ``file`` is the configuration's own. Without a usable configuration nothing else is checked.
+    """
+    _, known = _look("config", lambda: _known_to_server(config))
+    yield known
+    if not known.good:
+        return
+    for name, check in {
+        "data": lambda: _labels(config, run_dir),
+        "keys": lambda: _keys(config, SERVER, insecure=insecure),
+        "folder": lambda: (None, _folder(config, run_dir)),
+    }.items():
+        yield _look(name, check)[1]
+    yield _disk(run_dir)
+    yield _port(config.network.listen)
+    yield _clock(file)
+
+
+def _known_to_server(config: ExperimentConfig) -> tuple[None, str]:
+    parties = ", ".join(config.parties)
+    return None, f"server of experiment {config.name!r} for {parties}, training.labels={config.training.labels}"
+
+
+def _labels(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
+    start = server_start(config, run_dir)
+    labels = server_labels(config, open_source(config).held_labels(), start)
+    return None, f"labels of {len(labels.train.labels_N)} training and {len(labels.test.values)} test samples"
+
+
+def _disk(run_dir: Path) -> Check:
+    there = next(each for each in (run_dir.absolute(), *run_dir.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        return Check("disk", f"{there} cannot be written by this user; name another --run-dir", good=False)
+    enough = free >= LEAST_FREE
+    return Check("disk", f"{free / 1e9:.1f} GB free at {there}{'' if enough else '; make room'}", enough, not enough)
+
+
+def _port(address: str) -> Check:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
     try:
-        return await say_hello(open_stream(channel), hello)
-    finally:
-        await channel.close()
+        family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
+            probe.bind(target)
+    except OSError as error:
+        text = f"network.listen: {address} cannot be bound ({error.strerror}); stop what listens there, or name another"
+        return Check("port", text, good=False, may_pass=True)
+    return Check("port", f"network.listen={address} can be bound")
+
+
+def _clock(file: Path) -> Check:
+    now = time.time()
+    shown = f"{datetime.fromtimestamp(now, UTC):%F %R} UTC"
+    if file.is_file() and file.stat().st_mtime > now + DRIFT_S:
+        written = f"{datetime.fromtimestamp(file.stat().st_mtime, UTC):%F %R} UTC"
+        return Check("clock", f"{shown}, but {file} was written on {written}; set this machine's clock", good=False)
+    return Check("clock", f"{shown}; certificates go by it")

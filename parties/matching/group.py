@@ -5,14 +5,21 @@ Rodriguez-Henriquez, Tibouchi: SwiftEC, ASIACRYPT 2022), in the encoding of BIP 
 indifferentiable from a random oracle into the group, as is RFC 9380's hash_to_curve, which the library lacks. Points
 are multiplied by the library's Diffie-Hellman, whose time does not depend on the scalar.
 
+A proof that points were multiplied by the scalar of a public key reveals nothing else about the scalar: Chaum and
+Pedersen's proof of equal discrete logarithms (CRYPTO 1992), non-interactive (Fiat and Shamir, CRYPTO 1986), for any
+number of points at once. As in RFC 9497 many points are proven by few sums of them, with weights drawn after the
+products are known; here the verifier draws them, and they have 8 bits, so that the sums need only additions.
+
 Points travel compressed, 33 bytes each (SEC 1). Only this file imports coincurve. Processes that do nothing else import
 it, so it imports little.
 """
+
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
 # The bindings bring no types.
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any, cast
@@ -30,6 +37,10 @@ ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 """Order of the group, as given with its generator in SEC 2."""
 TAG = b"LVFL-V01-CS01-with-secp256k1_XMD:SHA-512_SwiftEC_RO_"
 """Tag of the domain separation (RFC 9380, section 3.1)."""
+PROOF_TAG = b"LVFL-V01-proof-with-secp256k1_XMD:SHA-512"
+SUMS = 5
+"""Most sums of a chunk; fewer points are proven themselves. A wrong product passes a sum for one of its 256 weights,
+and so passes all with 2^-40."""
 _SHA512_BLOCK_BYTES = 128
 _COMPRESSED = 258
 """Value of SECP256K1_EC_COMPRESSED."""
@@ -199,3 +210,39 @@ def _serialized(point: Any) -> bytes:
     out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
     _lib.secp256k1_ec_pubkey_serialize(_context, out, size, point, _COMPRESSED)
     return bytes(_ffi.buffer(out))
+
+
+def public_key(scalar: bytes) -> bytes:
+    """Return the point that commits its sender to a scalar."""
+    return raise_points(scalar, GENERATOR)
+
+
+def draw_weights(count: int) -> npt.NDArray[np.uint8]:
+    """Return each point's weight in each sum, uint8 [sums, count]: unpredictable, or of few points each by itself."""
+    if count <= SUMS:
+        return np.eye(count, dtype=np.uint8)
+    return np.frombuffer(secrets.token_bytes(SUMS * count), np.uint8).reshape(SUMS, count)
+
+
+def prove(scalar: bytes, points: Buffer) -> bytes:
+    """Return a proof of the products of points and a scalar. Raises MessageError for a point outside the group."""
+    nonce, raised = new_scalar(), raise_points(scalar, points)
+    committed = raise_points(nonce, GENERATOR + points)
+    challenge = _challenge(public_key(scalar), points, raised, committed)
+    return challenge + subtract_product(nonce, challenge, scalar)
+
+
+def is_proven(proof: Buffer, public: bytes, points: bytes, raised: bytes) -> bool:
+    """Return whether a proof shows that ``raised`` are the points times the scalar of a public key."""
+    if len(proof) != 2 * SCALAR_BYTES or len(raised) != len(points):
+        return False
+    challenge, response = bytes(proof[:SCALAR_BYTES]), bytes(proof[SCALAR_BYTES:])
+    try:
+        committed = add_points(raise_points(response, GENERATOR + points), raise_points(challenge, public + raised))
+    except ValueError:  # no scalars, or no points
+        return False
+    return challenge == _challenge(public, points, raised, b"".join(committed))
+
+
+def _challenge(*of: Buffer) -> bytes:
+    return expand_message(b"".join(of), PROOF_TAG, SCALAR_BYTES)

@@ -16,8 +16,7 @@ from vfl.data.tables.matching_input import OwnKeys, shuffled
 from vfl.data.tables.matching_result import Match, read_match, write_match
 from vfl.messages.matching import CHUNK, Brought, ListRange, Matched, OwnList
 from vfl.messages.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
-from vfl.parties.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
-from vfl.parties.matching.proof import SUMS, prove, public_key
+from vfl.parties.matching.group import POINT_BYTES, SUMS, new_scalar, prove, public_key, raise_keys, raise_points
 
 S = TypeVar("S", Sequence[str], Buffer)
 PLACE = np.dtype("<i4")

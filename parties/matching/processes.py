@@ -29,9 +29,8 @@ from vfl.parties.network.admission import DataDigests, Expected, check_owner
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
-from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
+from vfl.parties.network.server.connection import RemoteLink
+from vfl.parties.network.server.hub import Connections, Hub, in_sessions
 from vfl.parties.network.tls.certificates import SERVER, Peer
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Hello, Restore
@@ -84,8 +83,7 @@ def serve_match(
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.owners, config.network.wait_s)
-        work = SessionWork(config.owners, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
-        return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
+        return in_sessions(hub, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
 
 
 def match_owner(

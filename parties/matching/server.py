@@ -4,7 +4,7 @@ A list passes in chunks, so that no more than one of each is under way; results 
 
 No owner can compare two lists that it sees. The first that raises a list sees it under its holder's scalar, which no
 other list has; every later one sees it under a factor of the server that is new with each pass, and removed at the end.
-Each owner proves that it raised every point by the one scalar of its public key (``parties/matching/proof.py``).
+Each owner proves that it raised every point by the one scalar of its public key (``group.py``).
 """
 
 import hashlib
@@ -28,14 +28,15 @@ from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.matching.group import (
     POINT_BYTES,
     check_points,
+    draw_weights,
     inverse_of_product,
+    is_proven,
     new_scalar,
     raise_points,
     split_points,
     weighted_sums,
 )
 from vfl.parties.matching.owner import PLACE, read_places
-from vfl.parties.matching.proof import draw_weights, is_proven
 
 How = Literal["inner", "left"]
 K = TypeVar("K")

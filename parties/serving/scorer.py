@@ -29,10 +29,8 @@ from vfl.core.link import read
 from vfl.core.row_by_row import is_light
 from vfl.messages.keys import away_keys, declines, key_bytes, keys_part, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.server.connection import PartyConnection
+from vfl.parties.network.server.connection import PartyConnection, RemoteLink
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
-from vfl.parties.network.server.sessions import Offences
 from vfl.parties.serving.observed_outcomes import Outcomes
 from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked, Request, RequestQueue, Score, Scored
 from vfl.parties.serving.served_parties import KeyRows, Row, Served, come
@@ -76,7 +74,6 @@ class Scorer:
         self.version = load_version(self.run_dir, self.config, self.runtime)
         self.counters = Counters()
         self.outcomes = None if self.settings.outcomes is None else Outcomes(self.settings.outcomes, self.log)
-        self._offences = Offences(self.config.network.max_offences)
         self._names = self.config.parties
         self._parties: dict[str, Served] = {}
         self._session = 0
@@ -174,8 +171,7 @@ class Scorer:
 
     def _lose(self, name: str, lost: PeerLost) -> None:
         self._parties.pop(name, None)
-        if reason := self._offences.note(lost):
-            self.hub.barred[name] = reason
+        self.hub.note_offence(lost)
         self.log(str(lost))
 
     async def _answer(self, requests: Sequence[Request]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from vfl.base.errors import PeerLost
 from vfl.messages.control import ReasonsOffer
 from vfl.messages.messages import Message
-from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.serving.request_queue import Key, KeyOutcome
 
 Row = tuple[Tensor, tuple[bytes, ...]]

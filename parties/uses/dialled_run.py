@@ -31,10 +31,9 @@ from vfl.data.source import Source, open_source
 from vfl.data.split import party_file
 from vfl.data.tables.new_rows import read_own_rows
 from vfl.data.tables.source import Tables
-from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.connection import RemoteLink
+from vfl.parties.network.server.hub import Connections, Hub, in_sessions
 from vfl.parties.network.server.server_process import ServerLabels, server_labels
-from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.training_terms import expected_of
@@ -84,9 +83,7 @@ class DialledRun:
         hub = Hub(run, awaited, network, self.tls, log=self.console.print, folder=self.run_dir)
         with hub:
             self.console.print(f"{config.name}: run {run}, folder {self.run_dir}, listening on {network.listen}")
-            names = tuple(awaited)
-            work = SessionWork(names, partial(self._gather, hub, names), partial(self._use, use), self._last_word)
-            return in_sessions(hub, work, Offences(network.max_offences), network, self.console)
+            return in_sessions(hub, partial(self._gather, hub), partial(self._use, use), self._last_word)
 
     def _use(self, use: Callable[[JointModel], T], connections: Connections, session: int) -> T:
         config, held, own = self.config, self.held, self.trained.sections[OWNER]
@@ -102,9 +99,9 @@ class DialledRun:
     def _last_word(self, _result: object) -> tuple[str, int]:
         return f"{len(self.samples.ids)} samples are predicted", DONE
 
-    def _gather(self, hub: Hub, names: tuple[str, ...]) -> Connections:
+    def _gather(self, hub: Hub) -> Connections:
         try:
-            return hub.wait_for(names, self.config.network.wait_s)
+            return hub.wait_for(tuple(hub.expected), self.config.network.wait_s)
         except PeerLost as lost:
             connections = hub.joined()
             if self.wanted.when_absent == "refuse" or not connections:

@@ -26,8 +26,7 @@ from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.action_log import LINES_A_MINUTE, ActionLog, limited
 from vfl.parties.network.admission import DataDigests, Expected
 from vfl.parties.network.clock_and_threads import System
-from vfl.parties.network.party.dialer import Dialer
-from vfl.parties.network.party.inbox import MOST_WAITING, Inbox, Over, ReceivedOrder
+from vfl.parties.network.party.dialer import MOST_WAITING, Dialer, Inbox, Over, ReceivedOrder
 from vfl.parties.network.server import hub as hub_module
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.tls import diagnosis

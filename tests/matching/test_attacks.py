@@ -15,18 +15,18 @@ from tiny_matches import Wire, answers, brought, honest, match, owners, path_of,
 from vfl.base.errors import PeerMisbehaved
 from vfl.messages.matching import ListRange, OwnList
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
-from vfl.parties.matching import proof, server
+from vfl.parties.matching import group, server
 from vfl.parties.matching.group import (
     GENERATOR,
     add_points,
     new_scalar,
+    public_key,
     raise_keys,
     raise_points,
     split_points,
     subtract_product,
     weighted_sums,
 )
-from vfl.parties.matching.proof import public_key
 
 TRIES = 1000
 FOUND = "its points are not those that it was given times the scalar of its public key"
@@ -52,7 +52,7 @@ def false_proof(secret, points, claimed):
     """The proof of products that are not: made as the honest one, for what is claimed."""
     nonce = new_scalar()
     committed = raise_points(nonce, GENERATOR + points)
-    challenge = proof._challenge(public_key(secret), points, claimed, committed)
+    challenge = group._challenge(public_key(secret), points, claimed, committed)
     return challenge + subtract_product(nonce, challenge, secret)
 
 
@@ -84,7 +84,7 @@ class Searching:
 def test_who_finds_the_weights_of_a_short_list_still_cannot_move_its_rows(tmp_path, monkeypatch):
     """Once, 20 of 20 owners that searched the sums of a list of eight so joined rows of different people, unseen."""
     config = tables(tmp_path, {"a": [("1",), ("2",)], "b": [("2",), ("3",)], "c": [("1",), ("2",)]}, join="left")
-    monkeypatch.setattr(server, "draw_weights", lambda count: proof.draw_weights(count) & 15)  # quickly searched
+    monkeypatch.setattr(server, "draw_weights", lambda count: group.draw_weights(count) & 15)  # quickly searched
     with ThreadPoolExecutor(1) as pool:
         links: list[Any] = [Wire(owner) for owner in owners(config, pool)]
         links[2].change = searching = Searching(links[2].owner)
@@ -104,7 +104,7 @@ def test_a_proof_tests_no_more_guessed_keys_than_were_agreed_and_each_is_counted
         if raised:
             asked = OwnList().part(), Part(PartKind.POINTS, guesses[: 33 * raised])
             b.handle(Message(Kind.RAISE, parts=asked))
-        due = min(raised, proof.SUMS)
+        due = min(raised, group.SUMS)
         for number in range(due):
             asked = OwnList().part(), Part(PartKind.POINTS, guesses[33 * number : 33 * number + 33])
             b.handle(Message(Kind.PROVE, parts=asked))
@@ -119,7 +119,7 @@ def test_proofs_count_beside_products_up_to_the_agreed_keys(tmp_path):
     with ThreadPoolExecutor(1) as pool:
         _a, b = owners(config, pool, most_keys=20)
         one = OwnList().part(), Part(PartKind.POINTS, GENERATOR)
-        for kind in [Kind.RAISE] * 20 + [Kind.PROVE] * proof.SUMS:
+        for kind in [Kind.RAISE] * 20 + [Kind.PROVE] * group.SUMS:
             b.handle(Message(kind, parts=one))
         with pytest.raises(MessageError, match=r"^26 points came to be multiplied, network\.consent\.keys"):
             b.handle(Message(Kind.PROVE, parts=one))
@@ -133,7 +133,7 @@ def test_an_honest_match_of_as_many_keys_as_agreed_is_not_refused(tmp_path):
         with ThreadPoolExecutor(1) as pool:
             links: list[Any] = [Wire(owner) for owner in owners(config, pool, most_keys=size)]
             assert match(config, links, most_keys=size).samples == size
-        assert {link.owner.raised for link in links} == {2 * (size + min(size, proof.SUMS))}
+        assert {link.owner.raised for link in links} == {2 * (size + min(size, group.SUMS))}
 
 
 def single(draw, points):
@@ -222,9 +222,9 @@ def test_a_wrong_product_is_found_in_a_thousand_tries_and_its_owner_named(three)
 @pytest.mark.release
 def test_a_wrong_product_escapes_as_often_as_its_weights_allow(three, monkeypatch):
     """With one sum, in which a point counts or not, a wrong one escapes half of all tries: the bound is no guess."""
-    monkeypatch.setattr(server, "draw_weights", lambda count: proof.draw_weights(count)[:1] & 1)
+    monkeypatch.setattr(server, "draw_weights", lambda count: group.draw_weights(count)[:1] & 1)
     monkeypatch.setattr(f"{__name__}.WAYS", (single,))
-    monkeypatch.setattr(f"{__name__}.false_proof", lambda secret, points, claimed: proof.prove(secret, points))
+    monkeypatch.setattr(f"{__name__}.false_proof", lambda secret, points, claimed: group.prove(secret, points))
     escaped = sum(tried(seed, three)[0] == "" for seed in range(200))
     assert 70 < escaped < 130
 

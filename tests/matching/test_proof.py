@@ -12,16 +12,20 @@ from vfl.parties.matching.group import (
     GENERATOR,
     ORDER,
     POINT_BYTES,
+    SUMS,
     add_points,
+    draw_weights,
     inverse_of_product,
+    is_proven,
     new_scalar,
+    prove,
+    public_key,
     raise_keys,
     raise_points,
     split_points,
     subtract_product,
     weighted_sums,
 )
-from vfl.parties.matching.proof import SUMS, draw_weights, is_proven, prove, public_key
 
 NEGATED = (ORDER - 1).to_bytes(32, "big")
 

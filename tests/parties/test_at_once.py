@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.party.inbox import Inbox, ReceivedOrder
+from vfl.parties.network.party.dialer import Inbox, ReceivedOrder
 from vfl.parties.network.party.participation import Participation
 from vfl.parties.network.tls.certificates import Peer
 

@@ -11,9 +11,9 @@ import torch
 from vfl.messages.control import Explained
 from vfl.messages.keys import Found, keys_part
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
-from vfl.parties.network.party import owner_notes
-from vfl.parties.network.party.owner_notes import OwnReasons
-from vfl.parties.serving.owned_reasons import ExplainedKeys, OwnedReasons
+from vfl.parties.network.party import party_monitor
+from vfl.parties.network.party.party_monitor import OwnReasons
+from vfl.parties.serving.serving_party import ExplainedKeys, OwnedReasons
 
 
 def append(file: OwnReasons, *samples: object) -> None:
@@ -27,7 +27,7 @@ def read(path: Path) -> list[list[str]]:
 
 
 def test_a_full_file_is_set_aside_once_and_each_has_its_heading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(owner_notes, "MOST_BYTES", 40)
+    monkeypatch.setattr(party_monitor, "MOST_BYTES", 40)
     file = OwnReasons(tmp_path / "reasons.csv", ("age", "=job"))
     for number in range(30):
         append(file, number)

@@ -13,8 +13,7 @@ from vfl.core.link import read
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind, control
 from vfl.parties.network.clock_and_threads import close
 from vfl.parties.network.server import connection as server_connection
-from vfl.parties.network.server.connection import PartyConnection
-from vfl.parties.network.server.link import RemoteLink
+from vfl.parties.network.server.connection import PartyConnection, RemoteLink
 from vfl.parties.network.wire.frame import cut, unpack
 from vfl.parties.network.wire.session import Hello, Refusal, Save, Saved, refusal
 

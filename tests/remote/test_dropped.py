@@ -16,7 +16,7 @@ from vfl.core.link import done
 from vfl.core.local import LocalLink
 from vfl.messages.control import RoundReport
 from vfl.messages.messages import Kind, Message, Part, PartKind
-from vfl.parties.network.server.droppable import DroppableParty
+from vfl.parties.network.server.server_process import DroppableParty
 from vfl.parties.network.tls.certificates import SERVER
 
 EXCHANGES = 2

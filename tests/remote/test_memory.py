@@ -17,8 +17,8 @@ from vfl.core.embeddings import decode_finite
 from vfl.messages.messages import Buffer, Kind, Message, Part, PartKind
 from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.admission import DataDigests, Expected
+from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.transport.rpc import is_end, open_channel, open_stream
 from vfl.parties.network.wire.frame import HEADER_BYTES, MIB, PIECE_BYTES, cut, frame_bytes, pack
 from vfl.parties.network.wire.session import Hello

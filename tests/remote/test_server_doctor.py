@@ -12,9 +12,8 @@ from remote.conftest import EXPERIMENT
 from tiny_training import Ended
 
 from vfl.config import ConfigError, load_config, parse_config
-from vfl.parties.launch.doctor import Check
+from vfl.parties.launch.doctor import Check, examine_server
 from vfl.parties.launch.local_launch import prepare, process_configs
-from vfl.parties.launch.server_doctor import examine_server
 from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.tls.certificates import SERVER, CertificateSubject
 from vfl.parties.network.tls.folders import issue, make_authority

@@ -11,8 +11,7 @@ from rich.console import Console
 from vfl.base.errors import plain
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.party.dialer import Dialer
-from vfl.parties.network.party.inbox import Over, ReceivedOrder
+from vfl.parties.network.party.dialer import Dialer, Over, ReceivedOrder
 from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.transport.security import last_word
 from vfl.parties.network.transport.stream import Stream

@@ -1,9 +1,10 @@
 """A party as a separate process: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
+import signal
 import warnings
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import cast
 
 from rich.console import Console
 
+from vfl.base.errors import PeerLost
 from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.registry import is_own
@@ -18,6 +20,7 @@ from vfl.core.build import TrainingLabels, build_initial_model, build_party, fea
 from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import SECTION, FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder
+from vfl.core.team import Team
 from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
@@ -29,17 +32,16 @@ from vfl.parties.network.admission import DataDigests, Terms, check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
 from vfl.parties.network.party.consent import agree
 from vfl.parties.network.party.dialer import Dialer
-from vfl.parties.network.party.following import follow, leading, must_hold, pass_on, team_of
-from vfl.parties.network.party.owner_notes import Notes, OwnReasons, note_action
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.party.party_monitor import PartyMonitor
+from vfl.parties.network.party.party_monitor import Notes, OwnReasons, PartyMonitor, note_action
 from vfl.parties.network.party.training_session import PartyWorker, open_store
 from vfl.parties.network.training_terms import agreement, labels_digest
 from vfl.parties.network.transport.security import load_identity, noise_key
+from vfl.parties.network.wire.frame import pack, unpack
 from vfl.parties.network.wire.session import Goodbye, Hello
 from vfl.predict.start_from import party_start
 from vfl.predict.trained_run import without_weights
-from vfl.runs.checkpoint import State
+from vfl.runs.checkpoint import ReadOnlyStore, State
 from vfl.runs.run_folder import (
     begin_run,
     check_folder,
@@ -52,6 +54,68 @@ from vfl.runs.run_folder import (
 )
 from vfl.runs.runtime import start_runtime, use_threads_for
 from vfl.runs.torchrun_group import SingleProcess, Workers
+
+TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND, Kind.TRAIN_ALONE})
+"""Orders that all processes carry out; to look at the model takes one."""
+
+
+TEAM_WAIT_S = 1800.0
+"""Seconds that a party's process waits for the others before it considers them lost."""
+
+
+def check_team(name: str, config: ExperimentConfig, processes: int) -> float:
+    """Return the seconds that a party's processes wait for each other. Raises ConfigError as ``check_party``."""
+    check_party(config, name)
+    return TEAM_WAIT_S
+
+
+class Follower(PartyWorker):
+    """Carries out orders that the first process has checked."""
+
+    def _admit(self, order: Message) -> None:
+        """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
+
+
+def team_of(workers: SingleProcess) -> Team | None:
+    """Return the team in which the processes share a batch."""
+    return Team(workers) if isinstance(workers, Workers) else None
+
+
+def must_hold(workers: SingleProcess, held: str) -> None:
+    """Raise ConfigError if this process holds other data or settings than the first one."""
+    if workers.from_first(held) != held:
+        raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
+
+
+def pass_on(workers: SingleProcess, order: Message) -> None:
+    """Pass an order to the other processes if they take part in it. Raises PeerLost."""
+    if order.kind in TRAINING:
+        workers.say(pack(order))
+
+
+def follow(
+    workers: Workers,
+    restore: Callable[[State | None], FeatureParty],
+    run_dir: Path,
+    start: Callable[[str], State | None],
+) -> None:
+    """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # torchrun signals all; the first one decides when it is over
+    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"), start)
+    while order := workers.hear():
+        follower.answer(unpack(order))
+
+
+@contextmanager
+def leading(workers: SingleProcess) -> Generator[None]:
+    """Release the other processes at the end."""
+    try:
+        yield
+    finally:
+        with suppress(PeerLost):
+            workers.say()
+
 
 REASONS = "reasons.csv"
 """File in a party's folder: what each of its columns moved in the scores that were explained."""

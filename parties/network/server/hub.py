@@ -7,12 +7,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from vfl.base.errors import PeerLost, PeerMisbehaved, plain
 from vfl.config import ConfigError, NetworkConfig
-from vfl.console import INTERRUPTED
+from vfl.console import INTERRUPTED, failure_code
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.action_log import AWAITED, ActionLog, limited
 from vfl.parties.network.admission import Expected, JoinRefused, check_hello, check_identity
@@ -22,11 +23,14 @@ from vfl.parties.network.tls.certificates import Peer
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.tls.lists import Lists
 from vfl.parties.network.transport.rpc import Pipe, error_text, is_end
+from vfl.parties.network.transport.security import last_word
 from vfl.parties.network.transport.stream import LAST_WORD_S, Stream, StreamEnd
 from vfl.parties.network.wire.frame import pack, unpack
 from vfl.parties.network.wire.session import FAREWELL_S, Goodbye, Hello, Refusal, Welcome, refusal
 
 T = TypeVar("T")
+Connections = dict[str, PartyConnection]
+"""Connections by party."""
 
 HELLO_LIMIT_S = 5.0
 """Seconds after which a stream without a hello is closed."""
@@ -71,6 +75,7 @@ class Hub:
         """Reasons why parties are no longer admitted, by name."""
         self.lists = Lists(self.network.tls, self.log)
         self.audit = ActionLog(self.folder)
+        self._offences = Counter[str]()
         self._streams = Counter[str]()
         """Number of open streams, by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
@@ -96,9 +101,8 @@ class Hub:
     async def start(self) -> None:
         """Listen in the running loop. Raises ConfigError if the address cannot be bound."""
         connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected), RESERVED_FILES + self.spared)
-        server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
-        await server.start()
-        self._server = server
+        self._server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
+        await self._server.start()
 
     async def stop(self) -> None:
         """Stop listening and free the port; open connections end."""
@@ -140,6 +144,18 @@ class Hub:
             if name in names:
                 connection.stream.send(Message(Kind.GOODBYE, parts=(goodbye.part(),), run=self.run))
 
+    def note_offence(self, lost: PeerLost) -> str | None:
+        """Count a loss if the party misbehaved; at ``network.max_offences`` bar it, and return the reason."""
+        if not isinstance(lost, PeerMisbehaved):
+            return None
+        self._offences[lost.party] += 1
+        times, allowed = self._offences[lost.party], self.network.max_offences
+        if times <= allowed:
+            return None
+        reason = f"{lost.party} has misbehaved {times} times, network.max_offences is {allowed}; last: {lost.what}"
+        self.barred[lost.party] = reason
+        return reason
+
     def _let_go(self, name: str) -> None:
         self.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the end")
 
@@ -161,10 +177,8 @@ class Hub:
         try:
             await self._serve_or_refuse(pipe, caller)
         except OSError as error:  # such as a full disk: the peer is disconnected without the reason
-            self.tell(
-                caller or NOBODY,
-                f"warning: a stream of {name or 'a party'} ends, for this server's own reason: {error}",
-            )
+            line = f"warning: a stream of {name or 'a party'} ends, for this server's own reason: {error}"
+            self.tell(caller or NOBODY, line)
         finally:
             self._streams[name] -= 1
 
@@ -172,9 +186,8 @@ class Hub:
         try:
             await self._serve_one(pipe, caller)
         except JoinRefused as refused:
-            name = "a party" if caller is None else caller.name
             reason = plain(str(refused))
-            self.tell(caller or NOBODY, f"warning: refused to let {name} in: {reason}")
+            self.tell(caller or NOBODY, f"warning: refused to let {caller.name if caller else 'a party'} in: {reason}")
             self.audit.note("refused", caller or NOBODY, reason)
             with suppress(TimeoutError):  # of a peer that does not read
                 async with asyncio.timeout(LAST_WORD_S):
@@ -182,8 +195,8 @@ class Hub:
 
     async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
         """Serve one stream. Raises JoinRefused."""
-        if caller is not None:
-            self._check_streams(caller.name)
+        if caller is not None and self._streams[caller.name] > STREAMS_PER_OWNER:
+            raise JoinRefused(f"{caller.name} has {STREAMS_PER_OWNER} streams open already", again=True)
         connection = self._admit(await _first(pipe), caller, pipe)
         ended = StreamEnd("the connection ended")
         try:
@@ -192,10 +205,6 @@ class Hub:
             ended = StreamEnd(error_text(error))
         finally:  # a peer that hangs up cancels this very task
             self._drop(connection, caller or Peer(connection.name), ended)
-
-    def _check_streams(self, name: str) -> None:
-        if self._streams[name] > STREAMS_PER_OWNER:
-            raise JoinRefused(f"{name} has {STREAMS_PER_OWNER} streams open already", again=True)
 
     def _admit(self, first: Message, caller: Peer | None, pipe: Pipe) -> PartyConnection:
         """Return the connection of a party that is admitted, or only asks and would be. Raises JoinRefused.
@@ -312,3 +321,47 @@ async def _first(pipe: Pipe) -> Message:
         return unpack(data)
     except MessageError as error:
         raise JoinRefused(str(error)) from None
+
+
+def in_sessions(
+    hub: Hub,
+    gather: Callable[[], Connections],
+    work: Callable[[Connections, int], T | None],
+    farewell: Callable[[T], tuple[str, int]],
+    on_loss: Callable[[PeerLost], None] = lambda lost: None,
+) -> T:
+    """Work with the connected parties, again whenever one is lost, and return the result.
+
+    All parties get a GOODBYE, whatever ends the work. The work itself handles state beyond a session: a training
+    continues from its last checkpoint, anything else starts anew. Raises PeerLost if a party stays away, misbehaves
+    too often, or ends the work.
+
+    Args:
+        hub: expects the parties.
+        gather: waits for the parties. Raises PeerLost if too few come.
+        work: works in the session of this number, from 1; returns None to continue in another one. Raises PeerLost.
+        farewell: returns the text of the goodbye, and its exit code, given the result.
+        on_loss: handles a loss. Raises PeerLost to end the work.
+    """
+    reason, code = "the server stopped", INTERRUPTED
+    try:
+        for session in count(1):
+            connections = gather()
+            try:
+                result = work(connections, session)
+            except PeerLost as lost:
+                on_loss(lost)
+                if last := hub.note_offence(lost):
+                    raise PeerLost(last) from None
+                hub.log(f"warning: {lost}; waiting up to {hub.network.wait_s:g} s for it to come back")
+                continue
+            if result is not None:
+                reason, code = farewell(result)
+                return result
+        raise AssertionError("sessions have no end")
+    except Exception as error:
+        reason = f"the server ended: {last_word(error)}"
+        code = failure_code(error)
+        raise
+    finally:
+        hub.dismiss(tuple(hub.expected), exit_code=code, reason=reason)

@@ -1,6 +1,8 @@
 """The head server as a separate process: it trains whenever all parties are here, from a round that all have."""
 
 import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,10 @@ from vfl.config import ExperimentConfig
 from vfl.console import DONE, INTERRUPTED
 from vfl.core.build import Start, TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from vfl.core.costs.controllers import past_ratios
-from vfl.core.parties import Parties
+from vfl.core.costs.ledger import Ledger
+from vfl.core.embeddings import EmbeddingReceiver
+from vfl.core.link import PartyLink
+from vfl.core.parties import Parties, PartyProxy
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.data.files import LabelData, Labels, in_classes
 from vfl.data.source import open_source
@@ -21,17 +26,15 @@ from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.server.droppable import ABSENT, DroppableParty
-from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink, checkpoint_reference
-from vfl.parties.network.server.sessions import Connections, Offences, SessionWork, in_sessions
+from vfl.parties.network.server.connection import RemoteLink, checkpoint_reference
+from vfl.parties.network.server.hub import Connections, Hub, in_sessions
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.training_terms import expected_of, labels_digest
 from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.predict.mode import VERTICAL
 from vfl.predict.start_from import server_start
-from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built
 from vfl.runs.run import RunOutcome, train
@@ -48,6 +51,58 @@ from vfl.runs.run_folder import (
 from vfl.runs.runtime import Runtime, start_runtime, use_threads_for
 from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import how_to_watch, opening
+
+ABSENT = "absent"
+"""Key in the server's checkpoint, beside the reference to a party's state: the party was absent."""
+
+
+class DroppableParty(PartyProxy):
+    """A party that is absent from the moment that it is lost, to the end of the session.
+
+    Args:
+        receiver, link, ledger: as of any party; without a link it is absent already.
+        on_loss: called when the party is lost; what it raises the order in question raises.
+    """
+
+    def __init__(
+        self,
+        receiver: EmbeddingReceiver,
+        link: PartyLink | None,
+        ledger: Ledger,
+        on_loss: Callable[[str, PeerLost], None],
+    ) -> None:
+        super().__init__(receiver, link, ledger)
+        self.on_loss = on_loss
+        self._saved = checkpoint_reference(0, "")
+
+    def lose(self, lost: PeerLost) -> None:
+        """Continue without the party."""
+        self.link = None
+        self.on_loss(self.name, lost)
+
+    def save(self, rounds: int) -> Callable[[], State]:
+        """Let the party save; the outcome refers to its last state on its disk."""
+        saving = self.attempt(lambda link: link.save())
+
+        def kept() -> State:
+            saved = None if saving is None else self._outcome(saving)
+            if saved is None:
+                return self._saved | {"as_of": rounds, ABSENT: True}
+            self._refer_to(saved)
+            return saved | {ABSENT: False}
+
+        return kept
+
+    def load(self, state: State) -> Callable[[], None]:
+        """Let the party restore the state of a reference."""
+        self._refer_to({key: state[key] for key in self._saved})
+        return super().load(state)
+
+    def _outcome(self, saving: "Future[State]") -> State | None:
+        return self.attempt(lambda _: saving.result())
+
+    def _refer_to(self, saved: State) -> None:
+        self._saved, self.saved_digest = saved, saved["digest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +166,6 @@ class ServerProcess:
         self.page = TrainingPage(self.config.parties)
         network, self.names = self.config.network, self.config.parties
         self.breaks = RosterChanges()
-        self.offences = Offences(network.max_offences)
         self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
@@ -121,9 +175,8 @@ class ServerProcess:
 
         Raises PeerLost if a party stays away or network.on_party_loss is abort.
         """
-        train, note_loss = partial(self._train, hub, console), partial(self._note_loss, hub)
-        work = SessionWork(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
-        return in_sessions(hub, work, self.offences, self.config.network, console)
+        work = partial(self._train, hub, console)
+        return in_sessions(hub, partial(self._gather, hub), work, self._last_word, self._note_loss)
 
     def _train(self, hub: Hub, console: Console, connections: Connections, session: int) -> RunOutcome | None:
         """Train one session; return its outcome if it is the last one."""
@@ -214,9 +267,7 @@ class ServerProcess:
             return build_roster(links, self.labels.train, self.config)
 
         def drop(name: str, lost: PeerLost) -> None:
-            last = self.offences.note(lost)
-            if last:
-                hub.barred[name] = last
+            last = hub.note_offence(lost)
             alone = self.away | {name} >= set(self.names)
             if last or not alone:  # else it is awaited, and nobody who was dropped before
                 self.away.add(name)
@@ -234,7 +285,7 @@ class ServerProcess:
         if name in self.away:
             self.breaks.come_back(name)
 
-    def _note_loss(self, hub: Hub, lost: PeerLost) -> None:
+    def _note_loss(self, lost: PeerLost) -> None:
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
 

@@ -30,11 +30,10 @@ from vfl.messages.messages import SESSION, Buffer, Kind, Message, Part, PartKind
 from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.launch.supervisor import make_keys, write_configs
 from vfl.parties.network.admission import DataDigests, Expected
-from vfl.parties.network.party.dialer import Dialer
-from vfl.parties.network.party.inbox import Over
+from vfl.parties.network.party.dialer import Dialer, Over
 from vfl.parties.network.party.party_process import run_party
+from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.server.link import RemoteLink
 from vfl.parties.network.server.server_process import server_labels
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_terms import expected_of
