@@ -252,7 +252,7 @@ class Scorer:
 
     def _outputs(self, keys: Sequence[Key], found: Mapping[str, KeyRows]) -> ScoredBatch:
         joint, embeddings = self.version.joint, dict[str, Tensor]()
-        for party in joint.roster:
+        for party in joint.parties:
             missing_D, of_party = self.version.instead[party.name], found[party.name]
             rows = [missing_D if (row_D := of_party.row(key)) is None else row_D for key in keys]
             embeddings[party.name] = torch.stack(rows)
@@ -342,7 +342,7 @@ class Scorer:
         present = [key for key, here in zip(keys, there, strict=True) if here]
         if not present:
             return {}
-        (receiver,) = (party.receiver for party in self.version.joint.roster if party.name == name)
+        (receiver,) = (party.receiver for party in self.version.joint.parties if party.name == name)
         shape = len(present), receiver.width
         embedding_nD = decode_finite(frame, shape, self.config.wire.values, receiver.what)
         if np.abs(embedding_nD.numpy()).max() > MOST_TESTED:

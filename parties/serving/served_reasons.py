@@ -133,14 +133,16 @@ class Explainer:
             of_N,
         )
         score_N, until_s = score_of(version.task, outputs_NC, of_N), time.monotonic() + self.timeout_s
-        columns_told = asyncio.gather(*(self._columns(mine, party, score_N, until_s) for party in version.joint.roster))
+        columns_told = asyncio.gather(
+            *(self._columns(mine, party, score_N, until_s) for party in version.joint.parties)
+        )
         try:
             await asyncio.sleep(0)  # the owners are asked now, and compute while what each moved is computed here
             owners = len(mine.embeddings)
             sets = 2**owners if owners <= EXACT_OWNERS else 2 * ORDERS * owners
             moving = partial(owners_of, version.joint, mine.embeddings, version.instead, outputs_NC, of_N)
             without_N, _, moved_NK = await _computed(version, sets * len(explained), moving)
-            told = dict(zip(version.joint.roster.names, await columns_told, strict=True))
+            told = dict(zip(version.joint.names, await columns_told, strict=True))
         finally:
             columns_told.cancel()
         columns = {name: own.columns for name, own in told.items() if own.columns is not None}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.build import build_joint_model
+from vfl.core.build import build_joint_model, parties_behind
 from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
@@ -66,7 +66,7 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
         raise ConfigError(f"data.tables.{leader}.key: is missing; only tables have keys to ask for")
     task, names = restored_task(own["task"]), config.parties
     nothing = Labels(torch.arange(0), torch.zeros(0))
-    joint = build_joint_model({}, task, nothing, config, runtime, own)
+    joint = build_joint_model(parties_behind({}, config), task, nothing, config, runtime, own)
     references = {name: trained.sections[name] for name in names}
     foreign = tuple(sorted(other for other in table.keys if other in names))
     if foreign and leader not in names:
@@ -77,8 +77,8 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
         raise ConfigError(f"data.tables.{leader}.keys: names {len(foreign)} owners; at most {most} can be served")
     joint = replace(joint, new=True, stored_means=MeanEmbeddings(run_dir, trained))
     joint = fill_missing(joint, names, config.serving.when_absent, "serving.when_absent")
-    instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.roster} | {**joint.instead}
+    instead = {party.name: joint.missing(1, party.receiver.width)[0] for party in joint.parties} | {**joint.instead}
     drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
-    width = sum(party.receiver.width for party in joint.roster)
+    width = sum(party.receiver.width for party in joint.parties)
     macs = count_macs(joint.head.head, torch.zeros(1, width, device=runtime.device))
     return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift, macs)

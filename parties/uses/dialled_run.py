@@ -21,8 +21,9 @@ from vfl.base.modules import blaming, check_same_data
 from vfl.comparison.compare import Comparison, comparison_of, joint_answers, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import DONE
-from vfl.core.build import Start, build_joint_model
+from vfl.core.build import Start, build_joint_model, parties_behind
 from vfl.core.joint_model import JointModel
+from vfl.core.parties import Parties
 from vfl.core.server import OWNER
 from vfl.data.files import LabelData, Labels, PartyData, in_classes, labels_or_zeros
 from vfl.data.prediction_files import load_sample_labels
@@ -88,10 +89,11 @@ class DialledRun:
     def _use(self, use: Callable[[JointModel], T], connections: Connections, session: int) -> T:
         config, held, own = self.config, self.held, self.trained.sections[OWNER]
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
+        parties = parties_behind(links, config)
         with blaming(str(self.run_dir)):
             check_same_data("the labels", own["data_digest"], held.train.digest(held.test))
-        joint = build_joint_model(links, held.train.task, self.samples, config, self.runtime, own)
-        joint.roster.load(self.trained.sections)
+        joint = build_joint_model(parties, held.train.task, self.samples, config, self.runtime, own)
+        Parties(parties).load(self.trained.sections)
         away, new = [name for name in config.parties if name not in links], self.wanted.data is not None
         means = MeanEmbeddings(self.run_dir, self.trained)
         return use(replace(joint, new=new, labelled=self.labelled, away=away, stored_means=means))
@@ -172,7 +174,7 @@ class MeanEmbeddings:
 
     def keep(self, joint: JointModel) -> None:
         """Ask the present parties for the mean embeddings that are not stored yet."""
-        new = [party.name for party in joint.roster.present if party.name not in self.known]
+        new = [party.name for party in joint.present if party.name not in self.known]
         if new:
             self.known |= joint.mean_embeddings(new)
             self.store.save(self.rounds, {SERVER: {"of": self.digest, "means": self.known}})

@@ -94,7 +94,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
     joint = load_run_with_data(Run(trained)).server.joint
     asked: list[str] = []
-    for link in (party.link for party in joint.roster):
+    for link in (party.link for party in joint.parties):
         assert link is not None
         monkeypatch.setattr(
             link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]

@@ -161,7 +161,7 @@ class JointAnswers(NamedTuple):
 def joint_answers(joint: JointModel) -> JointAnswers:
     """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
     _refuse_weights(joint.samples.weights is not None)
-    names = joint.roster.names
+    names = joint.names
     without = {name: joint.without([name]).predictions() for name in names}
     return JointAnswers(joint.task, joint.samples.values, joint.predictions(), without, column_importance(joint))
 

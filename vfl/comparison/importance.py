@@ -45,7 +45,7 @@ def column_importance(joint: JointModel) -> dict[str, ColumnImportance]:
 
     before = metric_of(task, predicted(embeddings), labels_M)
     importances: dict[str, ColumnImportance] = {}
-    for party in joint.roster.present:
+    for party in joint.present:
         losses: list[float] = []
         counted = party.ask(Message(Kind.COLUMNS)).read(ColumnCount.of)
         for column in range(counted.columns if counted else 0):

@@ -1,7 +1,7 @@
 """Building the two sides of an experiment, with the same objects in one process and in many."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, cast
@@ -144,7 +144,7 @@ def build_head_server(
     trainer = build_head(config, train, runtime, given)
     if config.privacy.gradients == "gaussian":
         tell_moved(movers(config, trainer, weighted=train.weights_N is not None))
-    joint = JointModel(roster, trainer, config, test)
+    joint = JointModel(roster.parties, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
     presence = train.presence(config)
     exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config, train.weights_N)
@@ -163,19 +163,22 @@ def _warn_of_untrained(train: TrainingLabels, tested_N: Tensor) -> None:
 
 
 def build_joint_model(
-    links: Mapping[str, PartyLink], task: Task, samples: Labels, config: PredictionConfig, runtime: Runtime, own: State
+    parties: Sequence[PartyProxy], task: Task, samples: Labels, config: PredictionConfig, runtime: Runtime, own: State
 ) -> JointModel:
-    """Build the joint model of the parties behind ``links`` and the head in the server's ``own`` state of a run.
+    """Build the joint model of the parties and the head in the server's ``own`` state of a run.
 
-    It is asked for the embeddings of ``samples``; parties without a link are absent.
+    It is asked for the embeddings of ``samples``.
     """
     joint, classifiers = split_weights(own["head"]["weights"])
     model = build_head_model(config, task, placeholders=bool(placeholders_of(joint)), classifiers=bool(classifiers))
     load_head(model, own["head"])
-    head, sizes = Head(model.eval(), task, runtime), embedding_sizes(config)
-    parties = [PartyProxy(EmbeddingReceiver(name, size), links.get(name), None) for name, size in sizes.items()]
-    roster = Parties(parties)
-    return JointModel(roster, head, config, samples)
+    return JointModel(parties, Head(model.eval(), task, runtime), config, samples)
+
+
+def parties_behind(links: Mapping[str, PartyLink], config: PredictionConfig) -> list[PartyProxy]:
+    """Return a finished run's parties behind ``links``; those without a link are absent."""
+    sizes = embedding_sizes(config)
+    return [PartyProxy(EmbeddingReceiver(name, size), links.get(name), None) for name, size in sizes.items()]
 
 
 def build_roster(

@@ -73,7 +73,7 @@ class Evaluation:
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
         """Return metrics and mean loss of all test samples under ``name``, with each party's model of a kind."""
-        everyone = self.joint.roster.names
+        everyone = self.joint.names
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
         tested, alone = self.joint.measure(model, sets)
         tests = dict(zip(sets, tested, strict=True))

@@ -4,6 +4,7 @@ Shapes: B batch, C columns, D embedding width, S steps, n the samples of a batch
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,10 @@ from vfl.base.random import generator
 from vfl.compression.shrink import set_counts, take_shapes
 from vfl.config.prediction import PredictionConfig
 from vfl.core.column_paths import ColumnPaths, signed_ranks
-from vfl.core.embeddings import EmbeddingSender, decode_finite, encode_as
+from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, decode_finite, encode_as
 from vfl.core.finished_model import EvaluatedModels
+from vfl.core.link import done
+from vfl.core.parties import PartyProxy, PendingReply
 from vfl.core.privacy.defences import PartyDefence
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
@@ -31,6 +34,8 @@ from vfl.messages.messages import REPLIES, Buffer, Kind, Message, MessageError, 
 from vfl.models.features import TableFeatures
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime
+
+T = TypeVar("T")
 
 
 class FinishedParty:
@@ -239,3 +244,37 @@ class FinishedParty:
 
     def _encoded(self, tensor: Tensor, what: str) -> bytes:
         return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")
+
+
+class Answered(PendingReply):
+    """The reply of a party in this process."""
+
+    def read(self, parse: Callable[[Message], T]) -> T | None:
+        """Return ``parse`` of the reply."""
+        return None if self.reply is None else parse(self.reply.result())
+
+
+class PartyHere(PartyProxy):
+    """A party in this process, as a joint model asks it: its embeddings need no message, and are coded as in one.
+
+    ``samples``: prepared ones that it embeds instead of its test samples.
+    """
+
+    def __init__(self, receiver: EmbeddingReceiver, party: FinishedParty, samples: Samples | None = None) -> None:
+        super().__init__(receiver, None, None)
+        self.party = party
+        self.samples = party.test if samples is None else samples
+
+    @property
+    def present(self) -> bool:
+        """Return that the party is asked."""
+        return True
+
+    def ask(self, request: Message) -> PendingReply:
+        """Let the party answer a message; its error is raised here."""
+        return Answered(self, done(self.party.handle(request, self.samples)))
+
+    def embed(self, wanted: SampleRange, decode: Callable[[Buffer], T]) -> Callable[[], T | None]:
+        """Let the party embed samples; return a function that returns ``decode`` of the frame."""
+        embedding = decode(self.party.evaluate(wanted, self.samples))
+        return lambda: embedding

@@ -18,15 +18,15 @@ from torch import Tensor
 from vfl.base.errors import Diverged
 from vfl.base.modules import copy_model
 from vfl.config.prediction import PredictionConfig
-from vfl.core.embeddings import decode_finite
+from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 from vfl.core.head import Head
-from vfl.core.parties import Parties, PartyProxy
+from vfl.core.parties import PartyProxy
 from vfl.core.presence import RowMask
 from vfl.core.row_by_row import RowByRow
 from vfl.core.tasks import Task, Tested, measure
 from vfl.data.files import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
-from vfl.messages.messages import Kind, Message, PartKind
+from vfl.messages.messages import Buffer, Kind, Message, PartKind
 from vfl.models.auxiliary import has_classifiers
 
 MOST_TESTED = 1e6
@@ -50,13 +50,13 @@ class JointModel:
     """A joint model and the samples that it is evaluated on: the test samples, or others in their place.
 
     Args:
-        roster: the parties; absent ones are not asked.
+        parties: all parties, in the order in which their embeddings are concatenated; absent ones are not asked.
         head: the head model.
         config: the experiment.
         samples: their labels [M], and the parties that have a row for them.
     """
 
-    roster: Parties
+    parties: Sequence[PartyProxy]
     head: Head
     config: PredictionConfig
     samples: Labels
@@ -76,12 +76,22 @@ class JointModel:
         """The meaning of the outputs."""
         return self.head.task
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all parties."""
+        return tuple(party.receiver.sender for party in self.parties)
+
+    @property
+    def present(self) -> list[PartyProxy]:
+        """The parties that are not absent."""
+        return [party for party in self.parties if party.present]
+
     def without(self, away: Collection[str]) -> "JointModel":
         """Return the joint model without asking some parties: their embeddings are missing."""
         parties = [
-            PartyProxy(party.receiver, None, party.ledger) if party.name in away else party for party in self.roster
+            PartyProxy(party.receiver, None, party.ledger) if party.name in away else party for party in self.parties
         ]
-        return replace(self, roster=Parties(parties, self.roster.ledger))
+        return replace(self, parties=parties)
 
     def predictions(self) -> Tensor:
         """Return the predictions [M, C] of the samples; for classes their probabilities."""
@@ -107,7 +117,7 @@ class JointModel:
         labels_M, weights_M = self.samples.values.to(device), None if weights_M is None else weights_M.to(device)
         tested = [measure(self.task, batches, labels_M, weights_M) for batches in outputs]
         alone: dict[str, Tested] = {}
-        for name, batches in zip(self.roster.names, zip(*own, strict=True), strict=False):
+        for name, batches in zip(self.names, zip(*own, strict=True), strict=False):
             here_M = torch.cat([present_B for _, present_B in batches])
             answers_nC = torch.cat([answer_BC[present_B] for answer_BC, present_B in batches])
             if len(answers_nC):
@@ -129,14 +139,14 @@ class JointModel:
         The embeddings of absent parties, and of samples without a party's row, are missing values or what is
         ``instead``.
         """
-        request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
-        asked = [party.ask(request) for party in self.roster]
-        masks = self.masks(start, stop)
+        wanted, masks = SampleRange(start=start, stop=stop, model=model), self.masks(start, stop)
+        waiting = [
+            party.embed(wanted, partial(self._decode, party.receiver, mask))
+            for party, mask in zip(self.parties, masks.values(), strict=True)
+        ]
         embeddings: dict[str, Tensor] = {}
-        for each in asked:
-            party, name = each.party, each.party.name
-            mask = masks[name]
-            embedding_BD = each.read(partial(self._decode, party, mask))
+        for party, (name, mask), embedding in zip(self.parties, masks.items(), waiting, strict=True):
+            embedding_BD = embedding()
             here_B1 = mask.present_B[:, None] & (embedding_BD is not None)
             if embedding_BD is None:
                 embedding_BD = self.missing(stop - start, party.receiver.width)
@@ -149,15 +159,15 @@ class JointModel:
         """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
         wanted = SampleRange(start=start, stop=stop, permuted=permuted)
         mask = self.masks(start, stop)[party.name]
-        came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, mask))
+        came = party.embed(wanted, partial(self._decode, party.receiver, mask))()
         return self.missing(stop - start, party.receiver.width) if came is None else came
 
     def masks(self, start: int, stop: int) -> dict[str, RowMask]:
         """Return each party's mask of the samples ``start`` to ``stop``: those for which it has a row."""
         present_MK = self.samples.present
         if present_MK is None:
-            return {name: RowMask.of_all(stop - start) for name in self.roster.names}
-        by_party = zip(self.roster.names, present_MK[start:stop].unbind(1), strict=True)
+            return {name: RowMask.of_all(stop - start) for name in self.names}
+        by_party = zip(self.names, present_MK[start:stop].unbind(1), strict=True)
         return {name: RowMask.of(present_B) for name, present_B in by_party}
 
     def missing(self, samples: int, width: int) -> Tensor:
@@ -170,8 +180,12 @@ class JointModel:
         Absent parties have none.
         """
         one = RowMask.of_all(1)
-        asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
-        came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
+
+        def decode(receiver: EmbeddingReceiver, reply: Message) -> Tensor:
+            return self._decode(receiver, one, reply.only(PartKind.EMBEDDING))
+
+        asked = [party.ask(Message(Kind.MEAN)) for party in self.parties if party.name in names]
+        came = {each.party.name: each.read(partial(decode, each.party.receiver)) for each in asked}
         return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
 
     def replacing_means(self, names: Collection[str]) -> Mapping[str, Tensor]:
@@ -182,13 +196,13 @@ class JointModel:
         """Return each party's own answer [B, C], and bool [B], True where it has an embedding [B, D]; see `Head`."""
         if not has_classifiers(self.head.head):
             return []
-        representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
+        representation_BP = torch.cat([embeddings[name] for name in self.names], dim=1)
         with torch.inference_mode():
             return self.head.own_answers(representation_BP.to(self.head.runtime.device))
 
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
-        representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
+        representation_BP = torch.cat([embeddings[name] for name in self.names], dim=1)
 
         with torch.inference_mode():
             representation_BP = representation_BP.to(self.head.runtime.device)
@@ -197,14 +211,13 @@ class JointModel:
     @cached_property
     def _row_by_row(self) -> RowByRow:
         def probes(rows: int) -> list[Tensor]:
-            width = sum(party.receiver.width for party in self.roster)
+            width = sum(party.receiver.width for party in self.parties)
             return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(self.head.runtime.device)]
 
         return RowByRow(copy_model(self.head.head), self.head.runtime.forward, probes)
 
-    def _decode(self, party: PartyProxy, mask: RowMask, reply: Message) -> Tensor:
+    def _decode(self, receiver: EmbeddingReceiver, mask: RowMask, frame: Buffer) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""
-        receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
         if not mask.count:
             return self.missing(len(mask.present_B), receiver.width)
         embedding_nD = decode_finite(frame, (mask.count, receiver.width), self.config.wire.values, receiver.what)

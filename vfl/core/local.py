@@ -10,7 +10,6 @@ import torch
 
 from vfl.base.modules import combined_digest, weights_digest
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.prediction import PredictionConfig
 from vfl.core.build import (
     GivenModules,
     Start,
@@ -35,15 +34,13 @@ from vfl.runs.runtime import Runtime, use_threads_for
 class LocalLink(PartyLink):
     """A party in the same process: gets the messages directly, with tensors encoded as for a network."""
 
-    def __init__(self, party: FinishedParty, samples: Samples | None = None) -> None:
+    def __init__(self, party: FeatureParty) -> None:
         self.party = party
         self.name = party.name
-        self.samples = samples
-        """Prepared samples to predict; None: the test samples."""
 
     def send(self, request: Message) -> "Future[Message]":
         """Let the party answer; its error is raised here."""
-        return done(self.party.handle(request, self.samples))
+        return done(self.party.handle(request))
 
     def reject_reply(self, error: Exception) -> NoReturn:
         """Raise the error: both sides are this process."""
@@ -51,7 +48,7 @@ class LocalLink(PartyLink):
 
     def save(self) -> "Future[State]":
         """Return the party's complete state."""
-        return done(self._trained.state_dict())
+        return done(self.party.state_dict())
 
     def load(self, state: State) -> "Future[None]":
         """Restore the party's complete state. Raises ValueError if the state was kept by a party's own process."""
@@ -59,18 +56,13 @@ class LocalLink(PartyLink):
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
-        return done(self._trained.load_state_dict(state))
-
-    @property
-    def _trained(self) -> FeatureParty:
-        assert isinstance(self.party, FeatureParty), "only a training saves and resumes"
-        return self.party
+        return done(self.party.load_state_dict(state))
 
 
 class ConcurrentLink(LocalLink):
     """A party in the same process that computes in its own thread, as soon as a place is free."""
 
-    def __init__(self, party: FinishedParty, places: Semaphore) -> None:
+    def __init__(self, party: FeatureParty, places: Semaphore) -> None:
         super().__init__(party)
         self.places = places
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
@@ -151,7 +143,7 @@ def build_in_process(
     return InProcess(server.joint, parties, source, [part.train for part in split.parties], split, server)
 
 
-def links_to(parties: Sequence[FinishedParty], config: PredictionConfig) -> dict[str, LocalLink]:
+def links_to(parties: Sequence[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
     """Return the links to this process's parties by name, and set the number of threads of each party at once."""
     if config.parties_at_once == 1:
         return {party.name: LocalLink(party) for party in parties}

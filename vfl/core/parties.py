@@ -11,8 +11,8 @@ from vfl.base.errors import PeerLost
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver
 from vfl.core.link import PartyLink, read
-from vfl.messages.control import Description
-from vfl.messages.messages import Message
+from vfl.messages.control import Description, SampleRange
+from vfl.messages.messages import Buffer, Kind, Message, PartKind
 from vfl.runs.checkpoint import State
 
 T = TypeVar("T")
@@ -57,6 +57,14 @@ class PartyProxy:
         if self.ledger is not None:
             self.ledger.record(self.receiver.sender, "downlink", request)
         return PendingReply(self, reply)
+
+    def embed(self, wanted: SampleRange, decode: Callable[[Buffer], T]) -> Callable[[], T | None]:
+        """Ask for embeddings of samples; return a function that waits for them and returns ``decode`` of their frame.
+
+        That function returns None as `PendingReply.read` does.
+        """
+        reply = self.ask(Message(Kind.EVALUATE, parts=(wanted.part(),)))
+        return lambda: reply.read(lambda message: decode(message.only(PartKind.EMBEDDING)))
 
     def save(self, rounds: int) -> Callable[[], State]:
         """Let the party save its state after ``rounds`` rounds; return a function that waits for the server's part."""

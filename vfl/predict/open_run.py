@@ -20,9 +20,10 @@ from vfl.base.absence import WhenAbsent
 from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, nearest_name
 from vfl.config.prediction import PredictionConfig
 from vfl.config.tables import label_owner
+from vfl.core.finished_party import PartyHere
 from vfl.core.joint_model import JointModel
-from vfl.core.local import LocalFederation, LocalLink
-from vfl.core.parties import Parties, PartyProxy
+from vfl.core.local import LocalFederation
+from vfl.core.parties import PartyProxy
 from vfl.core.tasks import task_state
 from vfl.data.files import Labels, labels_or_zeros
 from vfl.data.samples import Samples
@@ -157,9 +158,9 @@ def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection
     They are prepared as its training samples were. Returns the joint model for these samples.
     """
     joint, asked = trained.joint, list[PartyProxy]()
-    for proxy, party, part in zip(joint.roster, trained.parties, samples.parts, strict=True):
+    for party, part in zip(trained.parties, samples.parts, strict=True):
         prepared = None if party.name in away else prepare_samples(party.preparation, part)
-        asked.append(PartyProxy(proxy.receiver, LocalLink(party, prepared), None))
+        asked.append(PartyHere(party.sender.receiver, party, prepared))
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
@@ -167,7 +168,7 @@ def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection
     labels_N = labels_or_zeros(whole.labels, len(whole))
     return replace(
         joint,
-        roster=Parties(asked),
+        parties=asked,
         samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
         new=True,
         labelled=whole.labels is not None,

@@ -115,7 +115,7 @@ def fill_missing(joint: JointModel, lacking: Collection[str], when_absent: WhenA
         case "mean":
             return replace(joint, instead=joint.replacing_means(lacking))
         case "zeros":
-            widths = {party.name: party.receiver.width for party in joint.roster}
+            widths = {party.name: party.receiver.width for party in joint.parties}
             return replace(joint, instead={name: torch.zeros(widths[name]) for name in lacking})
         case "own":
             return replace(joint, head=own_where_missing(joint.head, setting))
@@ -169,7 +169,7 @@ def predict(joint: JointModel, when_absent: WhenAbsent, reasons: ReasonsWanted |
     predictions_NC = filled.predictions() if because is None else because.predictions_NC
     if joint.labelled:
         scores = scores_of(joint, predictions_NC, absent, when_absent)
-        if absent and len(joint.roster.present) == len(joint.roster.names):
+        if absent and len(joint.present) == len(joint.names):
             (scores["with all parties"],) = scores_of(joint, joint.predictions(), (), when_absent).values()
     masks = joint.masks(0, len(samples.ids)) if samples.keys else {}
     owners = {name: mask.present_B for name, mask in masks.items() if name not in absent}

@@ -175,7 +175,7 @@ def explain(joint: JointModel, wanted: ReasonsWanted, when_absent: WhenAbsent = 
     the task does not have, PeerLost for a party that is lost.
     """
     one_class = class_of(joint.task, wanted.of)
-    present = joint.roster.present
+    present = joint.present
     instead = replacements(joint, when_absent)
     asked = [(party, party.ask(Message(Kind.OFFER))) for party in present]
     offers = {party.name: offer for party, reply in asked if (offer := reply.read(ReasonsOffer.of)) is not None}
@@ -205,7 +205,7 @@ def explain(joint: JointModel, wanted: ReasonsWanted, when_absent: WhenAbsent = 
         for name, each in own.items()
     }
     return Reasons(
-        joint.task.names, of_N, score_N, without_N, joint.roster.names, moved_NK, predictions_NC, columns, wanted.most
+        joint.task.names, of_N, score_N, without_N, joint.names, moved_NK, predictions_NC, columns, wanted.most
     )
 
 
@@ -232,12 +232,12 @@ def owners_of(
 
 def replacements(joint: JointModel, when_absent: WhenAbsent) -> Mapping[str, Tensor]:
     """Return what stands for an owner who has not come, [D] by name; the head's placeholder for all others."""
-    names, head = joint.roster.names, joint.head.head
+    names, head = joint.names, joint.head.head
     match when_absent:
         case "mean":
             return dict(joint.instead) | dict(joint.replacing_means(names))
         case "zeros":
-            return {party.name: torch.zeros(party.receiver.width) for party in joint.roster}
+            return {party.name: torch.zeros(party.receiver.width) for party in joint.parties}
         case "own":
             return {}
         case _:

@@ -9,8 +9,8 @@ import torch
 from vfl.base.modules import blaming, check_same_data
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import Start, TrainingLabels, build_finished_party, build_joint_model
-from vfl.core.finished_party import FinishedParty
-from vfl.core.local import InProcess, LocalFederation, build_in_process, links_to
+from vfl.core.finished_party import FinishedParty, PartyHere
+from vfl.core.local import InProcess, LocalFederation, build_in_process
 from vfl.core.party import SECTION
 from vfl.core.server import OWNER as SERVER
 from vfl.core.tasks import Task, restored_task
@@ -82,7 +82,10 @@ def open_federation(run: Run, *, with_data: bool) -> LocalFederation:
     with blaming(str(run)):
         held, raw, task, test = _own_data(source, own, states) if with_data else _random_data(source, own, states)
     parties = [build_finished_party(name, data, states[name], config, runtime) for name, data in held.items()]
-    joint = build_joint_model(links_to(parties, config), task, test, config, runtime, own)
+    if config.parties_at_once > 1:
+        torch.set_num_threads(config.threads_of_each or 1)  # whose number may decide an embedding's last bits
+    asked = [PartyHere(party.sender.receiver, party) for party in parties]
+    joint = build_joint_model(asked, task, test, config, runtime, own)
     return LocalFederation(joint, parties, source, raw)
 
 
