@@ -10,7 +10,8 @@ from refusals import refuses
 from shorthand import examples
 from torch import Tensor
 
-from vfl.compression.codec import CodecError, entropy_bound_bytes
+from scripts.lab.benchmarks.codec import entropy_bound_bytes
+from vfl.compression.codec import CodecError
 from vfl.compression.quantise import (
     BLOCK,
     BetweenLargest,

@@ -106,7 +106,7 @@ def test_without_alpha_nothing_is_examined(build, monkeypatch: pytest.MonkeyPatc
         examined.append(pruner)
         raise AssertionError("a model was examined that nobody prunes")
 
-    monkeypatch.setattr(PartyPruner, "_examined", examine)
+    monkeypatch.setattr(PartyPruner, "can_prune", examine)
     server = build(**settings("cnn"))
     server.train_round(0)
     server.evaluate()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shorthand import examples, release
 from torch import Tensor
 
+from scripts.lab.benchmarks.codec import entropy_bound_bytes
 from vfl.compression import codec
 from vfl.compression.codec import (
     CodecError,
@@ -17,7 +18,6 @@ from vfl.compression.codec import (
     decode,
     dense_frame_size,
     encode,
-    entropy_bound_bytes,
     frame_info,
 )
 

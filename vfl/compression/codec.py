@@ -189,18 +189,6 @@ def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int
     return _header_size(shape) + _values_size(math.prod(shape), values)
 
 
-def entropy_bound_bytes(entries: int, nonzeros: int, value_bits: int) -> float:
-    """Return the mean bytes of non-zeros at random positions: at least n * (H(p) + p * v) / 8, p = nonzeros / n.
-
-    H is the binary entropy in bits; the values, of v bits each, count as incompressible.
-    """
-    if nonzeros in (0, entries):
-        return nonzeros * value_bits / 8
-    p = nonzeros / entries
-    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
-    return entries * (entropy + p * value_bits) / 8
-
-
 # --- full tensors: most that travel, in a few calls, with the bytes and values of the general way ---
 
 

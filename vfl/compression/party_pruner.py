@@ -10,7 +10,7 @@ from vfl.base.errors import one_line, with_type
 from vfl.base.macs import count_macs, count_parameters, skipped_macs
 from vfl.base.modules import copy_model
 from vfl.base.random import seeded
-from vfl.compression.pruning import PruningState, StructuredPruner
+from vfl.compression.pruning import StructuredPruner
 from vfl.compression.refit import Refit
 from vfl.compression.shrink import PrunableOptimizer
 from vfl.config import OptimizerConfig
@@ -21,7 +21,7 @@ from vfl.runs.optim import MakeOptimizer, build_optimizer
 TRIAL_ALPHA = 0.5
 
 
-class PartyPruner:
+class PartyPruner(StructuredPruner):
     """Prunes the model of the party ``name``, whose arguments are like ``example``.
 
     To examine a model takes seconds and memory, so nothing is done before a pruning, or ``can_prune``, is asked for.
@@ -29,13 +29,13 @@ class PartyPruner:
     """
 
     def __init__(self, name: str, model: nn.Module, example: Sequence[Tensor], settings: PruningConfig) -> None:
-        self.name = name
-        self._model = model
-        self._example = example
-        self._settings, self.refits = settings, settings.refit
-        self._pruner: StructuredPruner | None = None
-        self._reason = ""
+        self.name, self.refits = name, settings.refit
+        self._examined, self._reason = False, ""
         """Fault for which the model cannot be pruned."""
+        super().__init__(model, example, round_to=settings.round_to, importance=settings.importance)
+
+    def _examine(self) -> None:
+        """Wait for ``can_prune``."""
 
     def prepare(self, planned: float, optimizer: MakeOptimizer | None = None) -> None:
         """Examine the model now, rather than in the round that would have pruned.
@@ -43,65 +43,38 @@ class PartyPruner:
         ``optimizer`` makes a user's own optimizer, which must go on after a pruning; None if there is none. Raises
         ValueError if the model cannot be pruned and ``planned``, the largest configured alpha, is above 0.
         """
-        pruner = self._examined()
-        if pruner is not None and optimizer is not None:
+        if self.can_prune() and optimizer is not None:
             try:
-                _try_optimizer(self._model, pruner, optimizer)
+                _try_optimizer(self._model, self, optimizer)
             except ValueError as error:
-                self._pruner, self._reason = None, str(error)
+                self._reset()
+                self._reason = str(error)
         self._refuse(planned)
-
-    @property
-    def alpha_max(self) -> float:
-        """The largest ratio reached so far."""
-        return 0.0 if self._pruner is None else self._pruner.alpha_max
-
-    @property
-    def original_widths(self) -> dict[str, int]:
-        """Output channels of every prunable layer as built; none before the model was examined."""
-        return {} if self._pruner is None else self._pruner.original_widths
-
-    def widths(self) -> dict[str, int]:
-        """Return the present output channels of every prunable layer; none before the model was examined."""
-        return {} if self._pruner is None else self._pruner.widths()
-
-    @property
-    def whole_macs(self) -> dict[str, int]:
-        """Multiply-accumulates of layers that are not pruned beside others that are; none before it was examined."""
-        return {} if self._pruner is None else self._pruner.whole_macs
 
     def can_prune(self) -> bool:
         """Examine the model, if nobody has, and return whether anything of it can be pruned."""
-        return self._examined() is not None
+        if not self._examined:
+            self._examined = True
+            try:
+                super()._examine()
+            except ValueError as error:
+                self._reason = str(error)
+        return not self._reason
 
     def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Prune as ``StructuredPruner``. Raises ValueError for any alpha above 0 if the model cannot be pruned."""
         if alpha <= self.alpha_max:
             return False
-        pruner = self._examined()
-        self._refuse(alpha)
-        return pruner is not None and pruner.prune_to(alpha, optimizer, refit)
-
-    def state_dict(self) -> PruningState:
-        """Return the state of the pruner."""
-        return {"alpha_max": 0.0, "history": []} if self._pruner is None else self._pruner.state_dict()
+        if not self.can_prune():
+            self._refuse(alpha)
+        return super().prune_to(alpha, optimizer, refit)
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: PrunableOptimizer | None = None) -> None:
         """Repeat the prunings of a state. Raises ValueError if this model cannot be pruned so."""
-        if float(state["alpha_max"]) > 0 and (pruner := self._examined()) is not None:
-            pruner.load_state_dict(state, optimizer)
-        self._refuse(float(state["alpha_max"]))
-
-    def _examined(self) -> StructuredPruner | None:
-        if self._pruner is None and not self._reason:
-            settings = self._settings
-            try:
-                self._pruner = StructuredPruner(
-                    self._model, self._example, round_to=settings.round_to, importance=settings.importance
-                )
-            except ValueError as error:
-                self._reason = str(error)
-        return self._pruner
+        if (reached := float(state["alpha_max"])) > 0:
+            self.can_prune()
+            self._refuse(reached)
+            super().load_state_dict(state, optimizer)
 
     def _refuse(self, alpha: float) -> None:
         if alpha > 0 and self._reason:
@@ -111,7 +84,7 @@ class PartyPruner:
             )
 
 
-def _try_optimizer(model: nn.Module, pruner: StructuredPruner, make: MakeOptimizer) -> None:
+def _try_optimizer(model: nn.Module, pruner: PartyPruner, make: MakeOptimizer) -> None:
     """Raise ValueError unless an optimizer steps before and after a pruning; a copy of the model is tried."""
     model, pruner = copy_model((model, pruner))
     try:

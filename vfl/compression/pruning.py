@@ -107,47 +107,44 @@ class StructuredPruner:
         if importance not in ("filter", "group"):
             raise ValueError(f"importance: expected 'filter' or 'group', got {importance!r}")
         self._model = without_compilation(model)
-        inputs = (example,) if isinstance(example, Tensor) else example
+        self._example = (example,) if isinstance(example, Tensor) else example
         self._round_to = round_to
         self._importance: Importance = importance
-        proposed = find_structure(self._model, inputs)
-        exact, faults = exact_groups(self._model, inputs, proposed)
-        self._structure = proposed.restricted(exact)
-        self._originals = {group.name: group.width for group in self._structure.groups}
+        self._reset()
+        self._examine()
+
+    def _reset(self) -> None:
+        """Be a pruner that knows no unit to prune."""
+        self._structure = Structure((), {})
+        self._originals, self.original_widths = dict[str, int](), dict[str, int]()
         self._history: list[PruningEvent] = []
         self.alpha_max = 0.0
-        self.whole, self.whole_macs = _whole_layers(proposed, self._structure, faults)
+        self.whole, self.whole_macs = dict[str, str](), dict[str, int]()
+
+    def _examine(self) -> None:
+        """Find the units of the model, and try which of them can be pruned exactly."""
+        proposed = find_structure(self._model, self._example)
+        exact, faults = exact_groups(self._model, self._example, proposed)
+        structure = proposed.restricted(exact)
+        whole, whole_macs = _whole_layers(proposed, structure, faults)
         narrow = {name for name in proposed.macs if len(tensor_of(self._model, name)) == 1}
-        refused = {name: reason for name, reason in self.whole.items() if f"{name}.weight" not in narrow}
-        if refused and not any(width > 1 for width in self._originals.values()):
+        refused = {name: reason for name, reason in whole.items() if f"{name}.weight" not in narrow}
+        if refused and not any(group.width > 1 for group in structure.groups):
             name = next((each for each in refused if each in faults), next(iter(refused)))
             raise ValueError(f"cannot prune {name!r}: {refused[name]}")
         _warn_of_unreached(self._model, proposed)
-        layers = {layer for group in self._structure.groups for layer in group.names}
-        self.original_widths = {name: width for name, width in self._layer_widths().items() if name in layers}
+        self._structure, self.whole, self.whole_macs = structure, whole, whole_macs
+        self._originals = {group.name: group.width for group in structure.groups}
+        self.original_widths = self.widths()
 
-    def _layer_widths(self) -> dict[str, int]:
-        """Return the outputs of the layers of all groups, in the model's order."""
+    def widths(self) -> dict[str, int]:
+        """Return the present outputs of every layer whose units can be pruned, in the model's order."""
         axes = {axis for group in self._structure.groups for axis in group.producers}
         order = {name: place for place, (name, _) in enumerate(self._model.named_parameters())}
         return {
             name.removesuffix(".weight"): tensor_of(self._model, name).shape[dim]
             for name, dim in sorted(axes, key=lambda axis: order[axis[0]])
         }
-
-    def widths(self) -> dict[str, int]:
-        """Return the present outputs of every layer whose units can be pruned."""
-        return self._layer_widths()
-
-    def target_widths(self, alpha: float) -> dict[str, int]:
-        """Return the outputs of every such layer at the ratio alpha, if it were the first one reached."""
-        widths = dict(self.original_widths)
-        for group in self._structure.groups:
-            gone = self._originals[group.name] - kept_width(alpha, self._originals[group.name], self._round_to)
-            for layer, axis in zip(group.names, group.producers, strict=True):
-                of_unit = int((self._structure.axes[axis] == group.units[0]).sum())
-                widths[layer] -= gone * of_unit
-        return widths
 
     def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None, refit: Refit | None = None) -> bool:
         """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; return True if a width changed.
@@ -265,7 +262,7 @@ def _warn_of_unreached(model: nn.Module, structure: Structure) -> None:
     reached = {id(tensor_of(model, name)) for name in structure.macs}
     layers = {name: each for name, each in modules_by_name(model).items() if isinstance(each, PrunableLayer)}
     if unreached := sorted(name for name, layer in layers.items() if id(layer.weight) not in reached):
-        warnings.warn(f"never pruned, as the model's output does not depend on it: {unreached}", stacklevel=3)
+        warnings.warn(f"never pruned, as the model's output does not depend on it: {unreached}", stacklevel=4)
 
 
 def _whole_layers(
