@@ -16,7 +16,7 @@ repeats those in its rows (``past_ratios``) and makes the others anew.
 """
 
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ Reports = Sequence[Mapping[str, Spent]]
 Assign = Callable[[int, Reports], Mapping[str, Ratios]]
 """Function that chooses the ratios of a round, by party; a party that is not named is not lightweighted."""
 ByParty = Mapping[str, Ratios]
-Weigh = Callable[[Ratios], float]
 
 
 @runtime_checkable
@@ -127,15 +126,8 @@ class ControllerContext:
     forecast: Callable[[], Forecast]
     """Returns the cost forecast; the first call in a run asks the parties for their models' costs."""
 
-    def choices(self, round_index: int, present: ByParty) -> dict[str, Choices]:
-        """Return each party's allowed ratios in a round."""
-        return {party: self._choices(party, round_index, present[party].alpha) for party in self.parties}
-
-    def weigh(self, ratios: Ratios) -> float:
-        """Return a party's part of the sum of both ratios, with which Corollary 1's convergence bound grows."""
-        return ratios.alpha + ratios.beta
-
-    def _choices(self, party: str, round_index: int, reached: float) -> Choices:
+    def choices(self, party: str, round_index: int, reached: float) -> Choices:
+        """Return a party's allowed ratios in a round; its model is pruned to ``reached`` already."""
         config, macs = self.config, self.forecast().macs[party]
         schedules = (config.alpha, config.beta, config.alpha_max, config.beta_max)
         alpha, beta, alpha_max, beta_max = (value_at(schedule_of(each, party), round_index) for each in schedules)
@@ -192,10 +184,8 @@ class Goal:
     limit: float
     amounts: Callable[[ByParty], Mapping[str, float]]
     """Seconds for given ratios, by party."""
-    slack: float = 1.0
-    """Factor of the limit up to which an amount leaves the present ratios in place."""
 
-    def missed(self, ratios: ByParty, slack: float = 1.0) -> set[str]:
+    def missed(self, ratios: ByParty, slack: float = LATE) -> set[str]:
         """Return the names of the amounts above ``slack`` times the limit."""
         return {name for name, amount in self.amounts(ratios).items() if amount > slack * self.limit}
 
@@ -234,31 +224,27 @@ def seconds_of(forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty) 
     return {name: each.seconds(costs[name]) for name, each in rates.items()}
 
 
+def weight_of(ratios: Mapping[str, Ratios]) -> float:
+    """Return the sum of both ratios over the parties, with which Corollary 1's convergence bound grows."""
+    return sum(each.alpha + each.beta for each in ratios.values())
+
+
 def least_pairs(
-    forecast: Forecast,
-    rates: Mapping[str, Rates],
-    limit_s: float,
-    choices: Mapping[str, Choices],
-    weigh: Weigh,
+    forecast: Forecast, rates: Mapping[str, Rates], limit_s: float, choices: Mapping[str, Choices]
 ) -> dict[str, Ratios]:
-    """Return the ratios with the smallest sum of weights with which no party exceeds ``limit_s``, if it can be kept.
+    """Return the ratios of smallest weight with which no party exceeds ``limit_s``, if it can be kept.
 
     Each party's embeddings may be forwarded to all others. So for every possible smallest beta of all parties, each
     party's best pair is found, and the best such set is returned; without forwarded embeddings it is the optimum.
     """
     # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
     # kept by these (`Goal.possible`): `min` is never of nothing.
-    least = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
-    return min((pairs for pairs in least if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
+    least = (_best_pairs(forecast, rates, limit_s, choices, common) for common in (*BETAS, 1.0))
+    return min((pairs for pairs in least if pairs), key=weight_of)
 
 
 def _best_pairs(
-    forecast: Forecast,
-    rates: Mapping[str, Rates],
-    limit_s: float,
-    choices: Mapping[str, Choices],
-    common: float,
-    weigh: Weigh,
+    forecast: Forecast, rates: Mapping[str, Rates], limit_s: float, choices: Mapping[str, Choices], common: float
 ) -> dict[str, Ratios]:
     """Return each party's pair of smallest weight with a beta of at least ``common``; empty if a party has none.
 
@@ -270,23 +256,22 @@ def _best_pairs(
         every = (Ratios(alpha, beta) for alpha in choices[name].alphas for beta in choices[name].betas)
         kept = (each for each in every if each.beta >= betas[name])
         kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas)) <= limit_s)
-        if (best := min(kept, key=weigh, default=None)) is None:
+        if (best := min(kept, key=lambda each: each.alpha + each.beta, default=None)) is None:
             return {}
         pairs[name] = best
     return pairs
 
 
-def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
+def settled(goal: Goal, wanted: ByParty, present: ByParty) -> dict[str, Ratios]:
     """Return ``wanted``, but keep present ratios, of all or some parties, if a change is not worth it.
 
     So noise in measurements changes nothing.
     """
-    late = bool(goal.missed(present, goal.slack))
+    late = bool(goal.missed(present))
 
     def worth_it(before: ByParty, after: ByParty) -> bool:
-        gain = sum(map(weigh, before.values())) - sum(map(weigh, after.values()))
         # Ratios are decimals: without the last bits of floats 0.95 is more than 0.85 by 0.1, not by 0.0999....
-        return round(gain, 9) >= WORTH
+        return round(weight_of(before) - weight_of(after), 9) >= WORTH
 
     # First all parties together, then one by one: many small gains may be worth it in sum.
     if not late and not worth_it(present, wanted):
@@ -297,7 +282,7 @@ def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict
     for name in wanted:
         unchanged = chosen | {name: present[name]}
         small = not worth_it({name: present[name]}, {name: wanted[name]}) and not worth_it(unchanged, wanted)
-        if small and (late or worth_it(present, unchanged)) and not goal.missed(unchanged, goal.slack):
+        if small and (late or worth_it(present, unchanged)) and not goal.missed(unchanged):
             chosen = unchanged
     return chosen
 
@@ -313,71 +298,46 @@ def _recent(values: Sequence[float]) -> float:
 
 def deadline(context: ControllerContext) -> Assign:
     """Assign the smallest ratios with which every party keeps ``seconds_per_exchange``."""
-    wanted = context.config.seconds_per_exchange
-
-    def limit_s(forecast: Forecast, rates: Mapping[str, Rates]) -> float:
-        if isinstance(wanted, float):
-            return wanted * forecast.work.exchanges
-        return AUTO * median_low(seconds_of(forecast, rates, dict.fromkeys(context.parties, Ratios())).values())
-
-    return lambda round_index, reports: _in_time(context, round_index, reports, limit_s)
+    return partial(_in_time, context)
 
 
-def _in_time(
-    context: ControllerContext,
-    round_index: int,
-    reports: Reports,
-    limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
-) -> dict[str, Ratios]:
-    """Choose the smallest ratios with which each party takes ``limit_s`` a round at most; the weakest at first."""
+def _in_time(context: ControllerContext, round_index: int, reports: Reports) -> dict[str, Ratios]:
+    """Choose the smallest ratios with which each party keeps the deadline; the weakest at first."""
     rounds = {party: [spent[party] for spent in reports if party in spent] for party in context.parties}
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
-    present = {party: present_of(each) for party, each in rounds.items()}
-    choices = context.choices(round_index, present)
+    present = {party: Ratios(each[-1].alpha, each[-1].beta) if each else Ratios() for party, each in rounds.items()}
+    choices = {party: context.choices(party, round_index, each.alpha) for party, each in present.items()}
     if not rates:  # before the first round, or while no party has reported one
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
-    forecast = context.forecast()
-    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)
-    limit = goal.possible(choices).limit
-    wanted = least_pairs(forecast, rates, limit, choices, context.weigh)
-    # Reason if both ratios change: the machine of a party that computes for half of its seconds, else the link.
-    computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
-    chosen = _explained(goal, choices, wanted, present, context, computing)
-    costs = forecast.round(chosen, present)
-    predicted = {party: each.seconds(costs[party]) / forecast.work.exchanges for party, each in rates.items()}
-    return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
-
-
-def present_of(rounds: Sequence[Spent]) -> Ratios:
-    """Return the ratios of a party's last round, zeros before the first."""
-    return Ratios(rounds[-1].alpha, rounds[-1].beta) if rounds else Ratios()
-
-
-def _explained(
-    goal: Goal,
-    choices: Mapping[str, Choices],
-    wanted: ByParty,
-    present: ByParty,
-    context: ControllerContext,
-    computing: Container[str],
-) -> dict[str, Ratios]:
-    """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""
-    unchanged = {party: each.nearest_choice(present[party]) for party, each in choices.items()}
-    chosen = settled(goal.possible(choices), wanted, unchanged, context.weigh)
+    forecast, wanted_s = context.forecast(), context.config.seconds_per_exchange
+    if isinstance(wanted_s, float):
+        limit_s = wanted_s * forecast.work.exchanges
+    else:
+        limit_s = AUTO * median_low(seconds_of(forecast, rates, dict.fromkeys(context.parties, Ratios())).values())
+    goal = Goal(limit_s, partial(seconds_of, forecast, rates))
+    possible = goal.possible(choices)
+    wanted = least_pairs(forecast, rates, possible.limit, choices)
+    chosen = settled(possible, wanted, {party: each.nearest_choice(present[party]) for party, each in choices.items()})
     # By the goal itself, not by the possible limit: a party that misses it has ratios at their bounds.
-    missed = goal.missed(chosen, goal.slack)
-    for party, ratios in chosen.items():
-        reason = _reason(ratios, present[party], "compute" if party in computing else "link")
-        chosen[party] = ratios._replace(reason="bound" if party in missed else reason)
-    return chosen
+    missed = goal.missed(chosen)
+    costs = forecast.round(chosen, present)
+    expected = {party: each.seconds(costs[party]) / forecast.work.exchanges for party, each in rates.items()}
+    return {
+        party: each._replace(
+            reason="bound" if party in missed else _reason(each, present[party], rounds[party]),
+            exchange_s=expected.get(party),
+        )
+        for party, each in chosen.items()
+    }
 
 
-def _reason(ratios: Ratios, present: Ratios, slower: str) -> str:
-    """Return the reason of a change: ``compute``, ``link``, or of both the ``slower``; ``held`` without a change."""
+def _reason(ratios: Ratios, present: Ratios, rounds: Sequence[Spent]) -> str:
+    """Return ``compute`` if alpha has changed, ``link`` if beta has, ``held`` without a change."""
     if ratios[:2] == present[:2]:
         return "held"
     if ratios.alpha != present.alpha and ratios.beta != present.beta:
-        return slower
+        # Of both: the machine of a party that computes for half of its seconds, else the link.
+        return "compute" if rounds and 2 * rounds[-1].compute_s >= rounds[-1].seconds else "link"
     return "compute" if ratios.alpha != present.alpha else "link"
 
 
