@@ -1,7 +1,7 @@
 """Shifted views of an owner's own training images, learning rates by name, label smoothing."""
 
 import copy
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig, parse_experiment
 from vfl.core.augmentation import shifted
 from vfl.core.batches import batch_rows
-from vfl.core.label_protocol import PartyProtocol
 from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.server import HeadServer
@@ -112,8 +111,7 @@ def test_before_its_round_training_has_the_bits_of_none(build):
 def test_an_audit_attacks_the_pictures_that_were_embedded(build):
     server = build(data={"augmentation": {"shift": 2}}, training=training())
     party = parties_of(server)[1]
-    recorder = MessageRecorder(party.protocol, party.views)
-    party.protocol = cast(PartyProtocol, recorder)
+    party.recorder = recorder = MessageRecorder(party.views)
     seen: list[Tensor] = []
     embed = party.passes.embed
     party.passes.embed = lambda inputs, weights: (seen.append(inputs[0]), embed(inputs, weights))[1]

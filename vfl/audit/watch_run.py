@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from vfl.core.augmentation import shifted
 from vfl.core.build import feature_config, model_spec
 from vfl.core.costs.forecast import Ratios
 from vfl.core.feature_models import build_feature_model
-from vfl.core.label_protocol import PartyProtocol
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording
@@ -167,9 +166,9 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     server = trained.server
     last_ratios = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
     server.assign = lambda _, __: last_ratios  # a schedule's or controller's rounds may be over
-    onlookers = [MessageRecorder(party.protocol, party.views) for party in trained.parties]
-    for party, onlooker in zip(trained.parties, onlookers, strict=True):
-        party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
+    recorders = [MessageRecorder(party.views) for party in trained.parties]
+    for party, recorder in zip(trained.parties, recorders, strict=True):
+        party.recorder = recorder
     server.start_round(round_index)
     exchanges = server.exchanges
     sent_E = np.cumsum([[mask.count for mask in masks] for masks in exchanges.masks], axis=0).min(axis=1)
@@ -178,8 +177,8 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
     for order in chain.from_iterable(exchanges.under_way):  # the parties may still compute
         order.wait()
     return [
-        _collect_messages(trained, party, onlooker.recording(party.name), rows)
-        for party, onlooker in zip(trained.parties, onlookers, strict=True)
+        _collect_messages(trained, party, recorder.recording(party.name), rows)
+        for party, recorder in zip(trained.parties, recorders, strict=True)
     ]
 
 

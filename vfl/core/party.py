@@ -116,6 +116,8 @@ class FeatureParty(FinishedParty):
         """Exchanges whose updates have not arrived yet, at most one more than the party runs ahead."""
         self.meter = RoundMeter(runtime)
         """Counts the computation of the present round."""
+        self.recorder: MessageRecorder | None = None
+        """Records what the party sends and receives, for an audit."""
 
     def answer(self, request: Message, samples: Samples) -> tuple[Part, ...]:
         """Return the parts of the reply to a message; what is not of training is answered as by a finished party."""
@@ -143,6 +145,8 @@ class FeatureParty(FinishedParty):
         batches = self._assign(message.round_index, assigned)
         masks = self.protocol.start_round(message, assigned.head_digest, batches)
         self.batches = [mask.rows_of(rows_B) for rows_B, mask in zip(batches, masks, strict=True)]
+        if self.recorder is not None:
+            self.recorder.start_round(self.round_index)
         # With labels at the server it is the server that says who takes part, by the match it has: perhaps an older
         # one.
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
@@ -205,6 +209,8 @@ class FeatureParty(FinishedParty):
         pending = self.pending[0]
         set_learning_rate(self.optimizer, self.rates[pending.exchange])
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
+        if self.recorder is not None:
+            self.recorder.record(self.protocol, pending.exchange, self.batches[pending.exchange], pending.sent_nD)
         if pending.exchange == 0:  # the weights are about to move; what was finished or pruned of them is stale
             self.evaluated.forget()
         # Not at the round's start: the first embedding is the unpruned model's, as in Algorithm 1. The graphs of all
@@ -268,7 +274,7 @@ class FeatureParty(FinishedParty):
 
     def train_alone(self, message: Message) -> tuple[Part, Part]:
         """Train rounds on the party's own classifier; return their reports and the classifier's weights."""
-        protocol = self.protocol.protocol if isinstance(self.protocol, MessageRecorder) else self.protocol
+        protocol = self.protocol
         if not isinstance(protocol, HeadReplica):
             raise MessageError(f"{self.name} holds no labels to train alone")
         rounds = enumerate(LocalRounds.of(message).rounds, message.round_index)

@@ -16,7 +16,7 @@ from vfl.base.costs import savings
 from vfl.config import ExperimentConfig, dump_config
 from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
-from vfl.core.privacy.message_recorder import MessageRecorder, write_recording
+from vfl.core.privacy.message_recorder import write_recording
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, far_cells
 from vfl.messages.control import (
@@ -262,8 +262,8 @@ class Notes:
         if request.kind is Kind.ATTRIBUTE:
             explained = Explained.of(request)
             self.log_action("explained", f"samples {explained.start} to {explained.stop}")
-        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
-            write_recording(party.protocol.recording(self.name), self.run_dir)
+        if party.recorder is not None and request.kind == Kind.END_ROUND and party.recorder.rows:
+            write_recording(party.recorder.recording(self.name), self.run_dir)
 
     def warn_of_unseen_values(self, party: FeatureParty) -> None:
         """Warn, once, of samples to predict that are unlike those of the training."""

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 
@@ -17,7 +16,6 @@ from vfl.base.modules import blaming
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.registry import is_own
 from vfl.core.build import TrainingLabels, build_initial_model, build_party, feature_config, training_labels
-from vfl.core.label_protocol import PartyProtocol
 from vfl.core.party import SECTION, FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.team import Team
@@ -230,8 +228,7 @@ def restorer(
         if workers.rank == 0:
             party.on_reasons = OwnReasons(run_dir / REASONS, holding.prepared.column_names).append
         if config.privacy.record:
-            # It does what either side's protocol does.
-            party.protocol = cast(PartyProtocol, MessageRecorder(party.protocol, party.views))
+            party.recorder = MessageRecorder(party.views)
         return party
 
     return restore

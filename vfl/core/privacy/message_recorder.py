@@ -5,7 +5,6 @@ An audit looks at a round in memory; a party process with ``privacy.record`` kee
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # safetensors' reader is untyped.
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ from torch import Tensor
 from vfl.base.errors import ConfigError
 from vfl.core.augmentation import ShiftedViews
 from vfl.core.label_protocol import PartyProtocol, ReceivedGradient
-from vfl.core.presence import RowMask
-from vfl.messages.messages import Message
 from vfl.runs.atomic import write_atomically
-from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import private_files
 
 SEEN = "seen.safetensors"
@@ -43,64 +39,33 @@ class Recording:
 
 @dataclass(eq=False)
 class MessageRecorder:
-    """A party's side of the label protocol that also records the messages of a round by training row."""
+    """Records the messages of a party's present round by training row."""
 
-    protocol: PartyProtocol
     views: ShiftedViews | None
     """The views of the party's rows that were embedded."""
-    shifts: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Shifts of the images; empty if there are none."""
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     embeddings: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    shifts: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Shifts of the images; empty if there are none."""
     gradients: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Received gradients; empty if labels are shared."""
     round_index: int = field(default=-1, init=False)
     """Round that was recorded, -1 for none."""
-    _rows_by_exchange: list[Tensor] = field(default_factory=list[Tensor], init=False)
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[RowMask]:
-        """Begin a round, and record the rows in which the party takes part."""
-        self.round_index = message.round_index
-        self.rows, self.embeddings, self.gradients, self.shifts = [], [], [], []
-        masks = self.protocol.start_round(message, head_digest, batches)
-        self._rows_by_exchange = [mask.rows_of(rows_B) for mask, rows_B in zip(masks, batches, strict=True)]
-        return masks
+    def start_round(self, round_index: int) -> None:
+        """Forget the round before."""
+        self.round_index = round_index
+        for recorded in (self.rows, self.embeddings, self.shifts, self.gradients):
+            recorded.clear()
 
-    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Receive an update, and record it with the embedding that it answers."""
-        self.protocol.receive(message, exchange, sent_nD)
-        rows_n = self._rows_by_exchange[exchange]
+    def record(self, protocol: PartyProtocol, exchange: int, rows_n: Tensor, sent_nD: Tensor) -> None:
+        """Record the embedding of some rows, and the update that has just answered it."""
         self.rows.append(rows_n)
-        shifts_n2 = None if self.views is None else self.views.shifts(rows_n, self.round_index, exchange)
-        if shifts_n2 is not None:
-            self.shifts.append(shifts_n2)
         self.embeddings.append(sent_nD.cpu().clone())
-        if isinstance(self.protocol, ReceivedGradient) and len(sent_nD):
-            self.gradients.append(self.protocol.gradient(sent_nD).cpu().clone())
-
-    def gradient(self, embedding_nD: Tensor) -> Tensor:
-        """Return the gradient at the party's embedding."""
-        return self.protocol.gradient(embedding_nD)
-
-    def finish(self, iterations: int) -> None:
-        """End an exchange."""
-        self.protocol.finish(iterations)
-
-    def drift(self) -> float | None:
-        """Return the drift of the party's head."""
-        return self.protocol.drift()
-
-    def state_dict(self) -> State:
-        """Return the protocol's state."""
-        return self.protocol.state_dict()
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state."""
-        self.protocol.load_state_dict(state)
-
-    def begin_with(self, state: State) -> None:
-        """Begin with the state of a finished run."""
-        self.protocol.begin_with(state)
+        if self.views is not None and (shifts_n2 := self.views.shifts(rows_n, self.round_index, exchange)) is not None:
+            self.shifts.append(shifts_n2)
+        if isinstance(protocol, ReceivedGradient) and len(sent_nD):
+            self.gradients.append(protocol.gradient(sent_nD).cpu().clone())
 
     def recording(self, party: str) -> Recording:
         """Return what was recorded of a party's round."""
