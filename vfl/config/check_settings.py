@@ -20,8 +20,9 @@ S = TypeVar("S", bound=Section)
 FORMS = {
     "device": "must be cpu, or (untested) cuda, or one GPU as cuda:0",
     "name": "must be of letters, digits, dots, dashes and underscores, as it names a folder",
+    "evaluation.decision": "names one cost; give both, as {fp: 1, fn: 20}",
 }
-"""Error texts by field, in place of pydantic's about a regular expression."""
+"""Error texts by field, in place of pydantic's about a regular expression or a number of values."""
 PLAINLY = {
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
@@ -97,7 +98,8 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     unknown = error["type"] == "extra_forbidden"  # then all of the location is the user's, whatever a key looks like
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
-    plainly = FORMS.get(field) if error["type"] == "string_pattern_mismatch" else PLAINLY.get(error["type"])
+    formed = FORMS.get(field) if error["type"] in ("string_pattern_mismatch", "too_short") else None
+    plainly = formed or PLAINLY.get(error["type"])
     told = plainly or str(error["msg"]).replace("Input should", "must")
     message = " ".join(told.removeprefix("Value error, ").split())
     if unknown:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field
 
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
@@ -48,7 +48,7 @@ MetricName = Literal[
     "huber_loss",
     "pinball_loss",
 ]
-Costs = dict[Literal["fp", "fn"], AboveZero]
+Costs = Annotated[dict[Literal["fp", "fn"], AboveZero], Field(min_length=2)]
 
 
 class EvaluationConfig(SharedEvaluation):
@@ -70,13 +70,6 @@ class EvaluationConfig(SharedEvaluation):
     """Two classes only: probability that predicts the positive class."""
     decision: Annotated[Costs | None, OWN] = None
     """Two classes only: costs, {fp: 1, fn: 20}, for a threshold in the summary."""
-
-    @field_validator("decision")
-    @classmethod
-    def _both_costs(cls, value: Costs | None) -> Costs | None:
-        if value is not None and len(value) < 2:
-            raise ValueError("names one cost; give both, as {fp: 1, fn: 20}")
-        return value
 
 
 class PredictionConfig(Computation):
@@ -126,19 +119,17 @@ def prediction_text(config: PredictionConfig, written: str) -> str | None:
     settings = config.model_dump(mode="json", include=fields, fallback=str)
     if PredictionConfig.model_validate(settings).model_dump() != config.model_dump(include=fields):
         return None
-    return json.dumps({"version": VERSION, "config": _digest(written.encode()), "settings": settings}, indent=1) + "\n"
+    digest = hashlib.sha256(written.encode()).hexdigest()
+    return json.dumps({"version": VERSION, "config": digest, "settings": settings}, indent=1) + "\n"
 
 
 def read_prediction(run_dir: Path) -> PredictionConfig | None:
     """Return the settings in a run's ``prediction.json``; None for a missing, damaged or outdated file."""
     try:
         kept: Any = json.loads((run_dir / PREDICTION).read_bytes())
-        if (kept["version"], kept["config"]) == (VERSION, _digest((run_dir / "config.yaml").read_bytes())):
+        written = hashlib.sha256((run_dir / "config.yaml").read_bytes()).hexdigest()
+        if (kept["version"], kept["config"]) == (VERSION, written):
             return PredictionConfig.model_validate(kept["settings"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     return None
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

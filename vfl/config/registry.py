@@ -42,12 +42,9 @@ class Registry:
         """Return all names: built in, added, offered by packages."""
         return tuple(dict.fromkeys((*self.built_in, *self.added, *_offered(self.group))))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.built_in or name in self.names()  # ours first: no installed package need be looked at
-
     def check(self, name: str) -> str:
         """Return the name. Raises ValueError, with the nearest name or all of them, if it is unknown."""
-        if name not in self:
+        if name not in self.built_in and name not in self.names():  # ours first: no installed package need be read
             raise ValueError(f"unknown {self.what} {name!r}{nearest_name(name, self.names())}")
         return name
 

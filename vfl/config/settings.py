@@ -44,21 +44,11 @@ def _not_bool(value: object) -> object:
     return value
 
 
-def _at_most(digits: int) -> AfterValidator:
-    """Refuse a number beyond 10^digits, or below its negative: it would overflow far from its setting's name."""
-
-    def check(value: float) -> float:
-        if abs(value) > 10.0**digits:
-            raise ValueError(f"must be at most 10^{digits}" if value > 0 else f"must be at least -10^{digits}")
-        return value
-
-    return AfterValidator(check)
-
-
-Whole = Annotated[int, BeforeValidator(strict_int), _at_most(12)]
+# A number beyond these bounds would overflow far from its setting's name.
+Whole = Annotated[int, Field(strict=True, ge=-(10**12), le=10**12)]
 Positive = Annotated[Whole, Field(ge=1)]
 AtLeastTwo = Annotated[Whole, Field(ge=2)]
-Number = Annotated[float, BeforeValidator(_not_bool), _at_most(LARGEST)]
+Number = Annotated[float, BeforeValidator(_not_bool), Field(ge=-(10.0**LARGEST), le=10.0**LARGEST)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Share = Annotated[Number, Field(gt=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from vfl.config.data import SharedData
 from vfl.config.optimizer import OptimizerConfig
 from vfl.config.schedules import Schedule
-from vfl.config.settings import OWN, REPLAYED, SHARED, AtLeastTwo, Positive, Section, ignored_settings, strict_int
+from vfl.config.settings import OWN, REPLAYED, SHARED, AtLeastTwo, Positive, Section, ignored_settings
 from vfl.config.tables import SQLITE
 
 
@@ -54,7 +54,7 @@ class Computation(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
-    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
+    seed: Annotated[int, Field(strict=True, ge=0), SHARED] = 0
     """Seed of all random draws."""
     mode: Annotated[str, OWN]
     """The type of the experiment: one of ``vfl.config.components.MODES``."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from vfl.config.components import COMPRESSORS
-from vfl.config.settings import OWN, SHARED, AboveZero, Fraction, Number, Section, UsedWith, name_in, strict_int
+from vfl.config.settings import OWN, SHARED, AboveZero, Fraction, Number, Section, UsedWith, name_in
 
 Bits = Literal[8, 4, 2]
 Step = Annotated[Number, Field(ge=0.36, le=8)]
@@ -84,7 +84,7 @@ class PrivacyConfig(Section):
     """gaussian: standard deviation in units of embedding_clip; distance_correlation: weight beside the loss."""
     embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
     """gaussian: largest length of a row's embedding."""
-    noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
+    noise_seed: Annotated[Annotated[int, Field(strict=True, ge=0)] | None, OWN] = None
     """null: a secret; in one process the experiment's seed."""
 
     record: Annotated[bool, OWN] = False

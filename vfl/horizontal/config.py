@@ -174,7 +174,7 @@ class HorizontalConfig(Section, extra="allow"):
     @classmethod
     def type_of(cls, key: str) -> object:
         """Return the class of a section, an algorithm's included."""
-        if key not in cls.model_fields and key in ALGORITHMS:
+        if key not in cls.model_fields and key in ALGORITHMS.names():
             return settings_of(key)
         return super().type_of(key)
 
@@ -270,5 +270,5 @@ def _has_settings(component: Any) -> bool:
 
 def _sections(names: tuple[str, ...]) -> type[Section]:
     """Return a section class with a field for each of the given algorithms' sections; it knows no other names."""
-    fields: dict[str, Any] = {name: (settings_of(name), ...) for name in names if name in ALGORITHMS}
+    fields: dict[str, Any] = {name: (settings_of(name), ...) for name in names if name in ALGORITHMS.names()}
     return create_model("AlgorithmSections", __base__=Section, **fields)
