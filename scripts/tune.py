@@ -25,10 +25,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     config = load_user_config(arguments.config, arguments.overrides)
     from vfl.plan import tune
 
-    table, lines = tune.advise(config)
+    table, advice = tune.advise(config)
     print_table(console, table)
-    for line in lines:
-        console.print(line)
+    console.print(advice)
     return DONE
 
 

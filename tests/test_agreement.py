@@ -14,7 +14,6 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
     shared = set(agreed_values(config, replayed=False))
     assert shared == {
         "data.partition",
-        "evaluation.batch_statistics",
         "evaluation.sparsified",
         "lightweighting.error_feedback",
         "seed",

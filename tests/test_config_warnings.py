@@ -35,7 +35,6 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
         "training.rounds=3",
         "lightweighting.alpha={party_1: {2: 0.1, 3: 0.2}}",
         "lightweighting.error_feedback=true",
-        "evaluation.batch_statistics=running",
         "evaluation.sparsified=true",
     )
     tables = {"bank": {"label": "left"}, "shop": {}}

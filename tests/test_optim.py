@@ -14,7 +14,7 @@ SETTINGS = [
     {"momentum": 0.0},
     {"momentum": 0.9},
     {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
-    {"kind": "adam", "betas": (0.8, 0.99), "weight_decay": 0.01},
+    {"kind": "adam", "weight_decay": 0.01},
     {"kind": "adamw", "weight_decay": 0.01},
 ]
 CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

@@ -1,3 +1,4 @@
+import threading
 from itertools import product
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from torch import nn
 
 from vfl.base.random import generator, seeded, stream_seed
+from vfl.compression.dependency import find_structure
 
 
 def test_stream_seed_is_pinned():
@@ -52,3 +54,30 @@ def test_seeded_draws_what_the_generator_of_the_stream_draws():
     with seeded(3, "model"):
         drawn = torch.rand(6)
     assert torch.equal(drawn, torch.rand(6, generator=generator(3, "model")))
+
+
+def test_the_trace_of_a_pruning_leaves_the_draws_of_other_threads_alone():
+    tracing, drawn, traced = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(nn.Sequential):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            tracing.set()
+            drawn.wait(timeout=0.5)  # until the other party has drawn, if nothing keeps it from that
+            return super().forward(input)
+
+    def prune() -> None:
+        find_structure(Slow(nn.Linear(3, 4), nn.Linear(4, 2)), [torch.zeros(1, 3)])
+        traced.set()
+
+    pruning = threading.Thread(target=prune)
+    pruning.start()
+    assert tracing.wait(timeout=60)
+    with seeded(1, "forward"):
+        first = torch.rand(4)
+        drawn.set()
+        assert traced.wait(timeout=60)
+        second = torch.rand(4)
+    pruning.join()
+    stream = generator(1, "forward")
+    assert torch.equal(first, torch.rand(4, generator=stream))
+    assert torch.equal(second, torch.rand(4, generator=stream))

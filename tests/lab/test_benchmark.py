@@ -120,14 +120,12 @@ def test_tune_tells_settings_that_a_training_takes(monkeypatch, capsys):
     monkeypatch.setattr(tune, "NOISE", 0.0)  # recommend whatever it is
     monkeypatch.setattr(sys, "argv", ["tune.py", *TINY])
     assert runpy.run_path(str(SCRIPT.with_name("tune.py")))["main"]() == 0
-    *rows, last, at_once = capsys.readouterr().out.splitlines()
+    *rows, last = capsys.readouterr().out.splitlines()
     measured = [tuple(row.split()[:3]) for row in rows if row.split() and row.split()[0] in tune.PRECISIONS]
     assert set(measured) == set(product(("float32", "bfloat16"), ("false", "true"), ("null", "16")))
     assert len(measured) == 8
     assert last.startswith("fastest here")
-    at_once = at_once.partition(" with ")[2]
-    assert at_once == "threads=2 parties_at_once=2"
-    parsed = load_config(Path("quickstart"), [*last.partition(": ")[2].split(), *at_once.split()])
+    parsed = load_config(Path("quickstart"), last.partition(": ")[2].split())
     assert parsed.lightweighting.pruning.round_to in (None, 16)
 
 

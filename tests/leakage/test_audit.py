@@ -73,7 +73,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(kept):
     assert watched.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
 
 
-@pytest.mark.parametrize("settings", [{}, release({"training.staleness": 1, "threads": 2, "parties_at_once": 2})])
+@pytest.mark.parametrize("settings", [{}, release({"training.staleness": 1})])
 def test_watching_ends_when_enough_rows_were_sent(kept, train, settings):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings}) if settings else kept
     whole, few = load_run_with_data(Run(run), 3), load_run_with_data(Run(run), 3)

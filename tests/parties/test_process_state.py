@@ -6,7 +6,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,8 @@ def digests(run: vfl.Run) -> list[str]:
     return [run.summary["model_digest"], run.summary["finished_model_digest"]]
 
 
-def fitted_objects(folder: Path, trained: Any, **settings: object) -> object:
-    run = fit(settings=settings)
+def fitted_objects(folder: Path, trained: Any) -> object:
+    run = fit()
     return digests(run), run.predict(TABLES).tolist()
 
 
@@ -95,7 +94,6 @@ def pruned(folder: Path, trained: Any) -> object:
 
 ENTRIES: dict[str, Callable[[Path, Any], object]] = {
     "fit": fitted_objects,
-    "fit, parties at once": partial(fitted_objects, **{"threads": 2, "parties_at_once": 2}),
     "predict of fit": predicted_objects,
     "classifier": fitted_classifier,
     "regressor": fitted_regressor,

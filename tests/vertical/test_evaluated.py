@@ -65,23 +65,19 @@ def test_statistics_equal_those_of_training_mode_on_the_sample_as_one_batch():
 
 def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finished_model, "STATISTICS_SAMPLES", 10)
-    summaries, states = [], []
-    for statistics in ("estimated", "running", "both"):
-        server: HeadServer = build(evaluation={"batch_statistics": statistics}, **PRUNED)
-        train(server, 3)
-        summaries.append(server.summary())
-        states.append({name: party.model.state_dict() for name, party in zip("1234", parties_of(server), strict=True)})
+    seeing: HeadServer = build(**PRUNED)
+    train(seeing, 3)
     blind: HeadServer = build(**PRUNED)
     monkeypatch.setattr(blind, "_test_pruning", dict)
     for index in range(3):
         blind.train_round(index)
-    summaries.append(blind.summary())
-    same = ("model_digest", "uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs")
-    assert len({tuple(summary[key] for key in same) for summary in summaries}) == 1
-    estimated, running, both = (summary["finished_model_digest"] for summary in summaries[:3])
-    assert estimated == both != running == summaries[1]["model_digest"]
-    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
-    assert summaries[1]["evaluation_macs"] < summaries[0]["evaluation_macs"] < summaries[2]["evaluation_macs"]
+    seen, unseen = seeing.summary(), blind.summary()
+    for key in ("model_digest", "uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs"):
+        assert seen[key] == unseen[key]
+    assert seen["finished_model_digest"] != seen["model_digest"]
+    states = [[party.model.state_dict() for party in parties_of(server)] for server in (seeing, blind)]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    assert unseen["evaluation_macs"] < seen["evaluation_macs"]
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -102,30 +98,16 @@ def test_a_checkpoint_costs_no_evaluation(build, used: bool):
     assert costs[0] == costs[1]
 
 
-def test_both_shows_what_running_statistics_would_have_given(build):
-    rows = {
-        statistics: train(build(evaluation={"batch_statistics": statistics}), 3)[-1]
-        for statistics in ("estimated", "running", "both")
-    }
-    for measure in ("accuracy", "loss"):
-        assert rows["both"][f"{measure}/test"] == rows["estimated"][f"{measure}/test"]
-        assert rows["both"][f"{measure}/test_running"] == rows["running"][f"{measure}/test"]
-    assert rows["both"]["loss/test"] != rows["both"]["loss/test_running"]
-    assert "accuracy/test_running" not in rows["estimated"]
-
-
-@pytest.mark.parametrize("statistics", ["estimated", "running"])
-def test_around_a_pruning_nothing_but_the_pruning_is_seen(build, statistics: str):
+def test_around_a_pruning_nothing_but_the_pruning_is_seen(build):
     # Steps of no size: what is seen right after the pruning is what is left at the round's end.
     still = {"rounds": 3, "optimizer": {"learning_rate": {0: 0.05, 2: 1e-12}, "momentum": 0.0}}
     lightweighting = {"alpha": {"party_1": {2: 0.6}, "party_3": 0.3}}
-    server = build(training=still, lightweighting=lightweighting, evaluation={"batch_statistics": statistics})
+    server = build(training=still, lightweighting=lightweighting)
     rows = train(server, 3)
     for measure in ("accuracy", "loss"):
         assert rows[2][f"{measure}/test_before_pruning"] == rows[1][f"{measure}/test"]
     assert rows[2]["loss/test_after_pruning"] != rows[2]["loss/test_before_pruning"]
-    if statistics == "estimated":  # running ones follow the round's batches
-        assert rows[2]["loss/test_after_pruning"] == pytest.approx(rows[2]["loss/test"], rel=1e-5)
+    assert rows[2]["loss/test_after_pruning"] == pytest.approx(rows[2]["loss/test"], rel=1e-5)
     assert not any("pruning" in tag for row in rows[:2] for tag in row)
 
 

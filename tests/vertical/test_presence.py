@@ -287,7 +287,10 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
 
 
 def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
-    server, parties = build_gaps(evaluation={"batch_size": 4, "batch_statistics": "running"})
+    server, parties = build_gaps(
+        evaluation={"batch_size": 4},
+        models={"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False}},
+    )
     server.evaluate()
     assert {int(held_B.sum()) for held_B in parties[3].test.present.split(4)} == {0, 1}
     for party in parties:

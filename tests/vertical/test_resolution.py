@@ -140,7 +140,7 @@ def test_a_plan_measures_exchanges_of_whole_images(build):
 
 def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
     settings = HALF_FIRST | {"alpha": {2: 0.3}}
-    server: HeadServer = build(lightweighting=settings, evaluation={"batch_statistics": "both"})
+    server: HeadServer = build(lightweighting=settings)
     party = parties_of(server)[0]
     sides, small = shapes_seen(party), resized_images(party.data.test.features, 0.5)
     before: dict[str, float] = {}

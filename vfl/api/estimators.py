@@ -271,7 +271,7 @@ class _Vertical(BaseEstimator):
         from vfl.base.process_state import standard_state
         from vfl.predict.open_run import check_word
         from vfl.predict.trained_run import open_federation
-        from vfl.runs.runtime import start_prediction
+        from vfl.runs.runtime import start_runtime
 
         when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
         with use_words(ESTIMATOR):
@@ -280,7 +280,7 @@ class _Vertical(BaseEstimator):
             owners = self._owners(given, fitted=True)
             absent = check_owners(self.run_, self.owners_, owners, when)
             self._trained = getattr(self, "_trained", None) or open_federation(self.run_, with_data=True)
-            start_prediction(self.run_.prediction)
+            start_runtime(self.run_.prediction)
             return predict_owners(self._trained, self.owners_, owners, absent, when, reasons)
 
     def _given(self, X: Any, y: Any, sample_weight: Any) -> LabelledTables:

@@ -49,7 +49,7 @@ from vfl.runs.loop import Callback
 from vfl.runs.mode import Built, Stage
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.run import run_experiment
-from vfl.runs.runtime import start_prediction
+from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 OUTPUT_PROBED = 2
@@ -97,7 +97,7 @@ class ObjectsRun(Run):
             raise ConfigError(f"samples: expected features by party: {', '.join(self._models)}")
         rows = {name: rows_of(f"samples[{name!r}]", cast(Any, samples)[name]) for name in self._models}
         _same_length({name: len(each) for name, each in rows.items()}, "samples")
-        start_prediction(self.vertical)
+        start_runtime(self.vertical)
         size, count = self.config.evaluation.batch_size, len(next(iter(rows.values())))
         batches: list[Tensor] = []
         with torch.inference_mode():

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, model_validator
 
@@ -102,47 +102,6 @@ def _with_default(values: object, default: str, key: str, *below: str) -> object
     return own | {key: _with_default(own.get(key, {}), default, *below) if below else own.get(key, default)}
 
 
-class Removed(NamedTuple):
-    """A setting, or one of its values, that is no more."""
-
-    key: str
-    """Dotted name; a section stands for all of its settings."""
-    instead: str = "remove the key"
-    """Advice on how to go on."""
-    value: str | None = None
-    """The value that went; None if the setting itself did."""
-    constant: object = None
-    """The value that holds for all now; the setting may still stand in a run's folder."""
-
-
-REMOVED = (
-    Removed("training.sample_pruning"),
-    Removed("network.consent.sample_pruning"),
-    Removed("lightweighting.controller", "deadline keeps seconds, alpha and beta save bytes and compute", "budget"),
-    Removed("lightweighting.budget", "remove the section"),
-    Removed("wire.compressor", "magnitude takes its place", "random_top_k"),
-    Removed("wire.random_share"),
-    Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
-    Removed("evaluation.statistics_samples", constant=256),
-    Removed("lightweighting.alpha_weight", constant=1.0),
-    Removed("network.reply_limit_s", constant=3600.0),
-    Removed("serving.gather_ms", constant=2.0),
-    Removed("serving.batch", constant=256),
-    Removed("serving.queue", constant=4096),
-)
-
-
-def refuse_removed(values: object) -> None:
-    """Raise ValueError if nested settings name a removed one."""
-    for key, instead, value, constant in REMOVED:
-        at = values
-        for name in key.split("."):
-            at = cast(Mapping[str, object], at).get(name) if isinstance(at, Mapping) else None
-        if at is not None and value in (None, at):
-            went = f"{f'{value} was ' if value else ''}removed in 0.2.0"
-            raise ValueError(f"{key}: {went if constant is None else f'is always {constant} now'}; {instead}")
-
-
 OF_CLASSES = ("training.class_weights", "training.label_smoothing", "evaluation.threshold", "evaluation.decision")
 """Settings that task: regression ignores."""
 
@@ -156,13 +115,6 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
     serving: Annotated[ServingConfig, OWN] = ServingConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, values: object) -> object:
-        """Refuse the settings of removed features."""
-        refuse_removed(values)
-        return values
 
     @model_validator(mode="before")
     @classmethod
@@ -200,10 +152,6 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
         self.lightweighting.check_bounds(parties)
         self._check_augmentation()
         self._check_resolution(parties)
-        if self.parties_at_once > max(1, self.threads or 0):
-            raise ValueError(
-                f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"
-            )
         if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
             raise ValueError(
                 "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
@@ -250,12 +198,10 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
         return any(self.models.parties.get(party, self.models.feature).batch_norm for party in self.parties)
 
     def settings_fixed_on_resume(self) -> Self:
-        """Return the same, also without the network, serving, and parties at once with equal threads."""
+        """Return the same, also without the network and serving."""
         fixed = super().settings_fixed_on_resume()
         tables = {owner: table.model_copy(update={"serve": None}) for owner, table in self.data.tables.items()}
         free = {
-            "threads": self.threads_of_each,
-            "parties_at_once": 1,
             "network": NetworkConfig(),
             "serving": ServingConfig(),
             "data": self.data.model_copy(update={"tables": tables}),

@@ -1,7 +1,6 @@
 """Reading and writing configurations in YAML. No other module knows YAML."""
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -11,9 +10,10 @@ import yaml
 
 from vfl.base.errors import ConfigError, one_line
 from vfl.config.check_settings import experiment_type, field_type, read_section
-from vfl.config.experiment import REMOVED, ExperimentConfig
+from vfl.config.experiment import ExperimentConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
+from vfl.config.removed import without_removed
 from vfl.config.settings import Section, section_of
 from vfl.config.shared import Experiment
 from vfl.config.shipped import TABLES, find_config, kind_of
@@ -131,7 +131,7 @@ def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     """Check the nested settings of an experiment. Raises ConfigError, one line, for anything that is wrong."""
-    return read_section(_type_of(values), values)
+    return read_section(_type_of(values), without_removed(values))
 
 
 def dump_config(config: Experiment) -> str:
@@ -174,8 +174,7 @@ def dotted_settings(config: Experiment) -> dict[str, object]:
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    own = without_constants(path, read_yaml(path)) if path.name == "config.yaml" else read_yaml(path)
-    values = models_beside(path.parent, _with_owners_files(path.parent, own))
+    values = models_beside(path.parent, _with_owners_files(path.parent, read_yaml(path)))
     base = values.pop("base", None)
     if base is None:
         return values
@@ -186,21 +185,6 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     inherited = _read_with_base(file, (*seen, path.resolve()))
     check_inherited(path.parent / str(base), inherited)
     return _overlay(_type_of(inherited, values), inherited, values)
-
-
-def without_constants(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out settings that are constant now, which earlier versions wrote into runs' folders; warn of others."""
-    for removed in REMOVED:
-        *sections, name = removed.key.split(".")
-        at = values
-        for section in sections:
-            inner = at.get(section)
-            at = cast(dict[str, Any], inner) if isinstance(inner, dict) else {}
-        if removed.constant is not None and at.get(name, removed.constant) != removed.constant:
-            warnings.warn(f"{path}: {removed.key}: ignored, it is always {removed.constant}", stacklevel=2)
-        if removed.constant is not None:
-            at.pop(name, None)
-    return values
 
 
 def check_inherited(base: Path, values: Mapping[str, Any]) -> None:

@@ -42,9 +42,6 @@ class OptimizerConfig(Section):
     """Factor of the weights that is added to their gradient (adamw: apart from it)."""
     nesterov: Annotated[bool, UsedWith("kind", "sgd")] = False
     """sgd only."""
-    betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
-    """adam and adamw only."""
-
     clip_gradient: AboveZero | None = None
     """Longest gradient of a model. Not of clients."""
 

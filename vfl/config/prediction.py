@@ -21,7 +21,6 @@ from vfl.config.settings import (
     REPLAYED,
     SHARED,
     AboveZero,
-    Positive,
     Probability,
 )
 from vfl.config.shared import Computation, SharedEvaluation
@@ -54,9 +53,6 @@ Costs = Annotated[dict[Literal["fp", "fn"], AboveZero], Field(min_length=2)]
 class EvaluationConfig(SharedEvaluation):
     """The test of the joint model."""
 
-    batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """BatchNorm's statistics outside training: on a sample of training rows, the training's own, or both (tag
-    ``accuracy/test_running``)."""
     subsets: Annotated[bool, OWN] = False
     """Evaluate sets of parties as if the others were absent."""
     sparsified: Annotated[bool, SHARED] = False
@@ -77,8 +73,6 @@ class PredictionConfig(Computation):
 
     mode: Annotated[Literal["vertical"], OWN] = "vertical"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
     """horizontal: its keys stand at the end."""
-    parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties of one process that compute at once and share ``threads``."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """regression: a number per sample, tables only."""
     channels_last: Annotated[bool, OWN] = False
@@ -103,11 +97,6 @@ class PredictionConfig(Computation):
     def owners(self) -> tuple[str, ...]:
         """The parties' names and, among them, that of a label owner who has no features and so is no party."""
         return tuple(self.data.tables) if self.data.dataset.kind == "tables" else self.parties
-
-    @property
-    def threads_of_each(self) -> int | None:
-        """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
-        return self.threads and max(1, self.threads // self.parties_at_once)
 
 
 def prediction_text(config: PredictionConfig, written: str) -> str | None:

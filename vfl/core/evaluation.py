@@ -37,13 +37,9 @@ class Evaluation:
         return self.joint.task.metric
 
     def test(self) -> Metrics:
-        """Return metrics and mean loss on all test samples, with the parties' finished models.
-
-        With ``evaluation.batch_statistics: both`` also those with running statistics, as ``accuracy/test_running``.
-        """
-        running = self._test("running", "test_running") if self.settings.batch_statistics == "both" else {}
+        """Return metrics and mean loss on all test samples, with the parties' finished models."""
         self.tested = self._test("finished", "test")
-        return running | self.tested
+        return self.tested
 
     def test_pruning(self) -> Metrics:
         """Return the same just before a pruning, and just after it without a step."""

@@ -95,8 +95,6 @@ class EvaluatedModels:
             case "finished":
                 evaluated = self.finished
                 self.macs, self._unused_macs = self.macs + self._unused_macs, 0
-            case "running":
-                evaluated = ModelForm(self.model, {})
             case "pruned":
                 evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
         self._count(evaluated.model, inputs)
@@ -174,7 +172,7 @@ class EvaluatedModels:
         self._unused_macs = int(state["unused_macs"])
 
     def _finish(self, model: nn.Module) -> ModelForm:
-        if self.config.evaluation.batch_statistics == "running" or not batch_norms(model):
+        if not batch_norms(model):
             return ModelForm(model, {})
         inputs = [self.runtime.batch(tensor, self.statistics_rows) for tensor in self.train.inputs]
         self._count(model, inputs)

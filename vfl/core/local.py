@@ -1,12 +1,9 @@
 """All parties in one process: their links, and building an experiment."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Semaphore
 from typing import NoReturn
-
-import torch
 
 from vfl.base.modules import combined_digest, weights_digest
 from vfl.config import ConfigError, ExperimentConfig
@@ -57,27 +54,6 @@ class LocalLink(PartyLink):
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
         return done(self.party.load_state_dict(state))
-
-
-class ConcurrentLink(LocalLink):
-    """A party in the same process that computes in its own thread, as soon as a place is free."""
-
-    def __init__(self, party: FeatureParty, places: Semaphore) -> None:
-        super().__init__(party)
-        self.places = places
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
-
-    def send(self, request: Message) -> "Future[Message]":
-        """Let the party answer in its thread; its error is raised by the future."""
-        return self.thread.submit(self._answer, request)
-
-    def close(self) -> None:
-        """End the thread after its present answer."""
-        self.thread.shutdown(cancel_futures=True)
-
-    def _answer(self, request: Message) -> Message:
-        with self.places:
-            return self.party.handle(request)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +110,7 @@ def build_in_process(
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
     use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
-    roster = build_roster(links_to(parties, config), labels, config)
+    roster = build_roster(links_to(parties), labels, config)
     server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
     if start and start.fresh:
         server.begin_with(kept[OWNER])
@@ -143,11 +119,6 @@ def build_in_process(
     return InProcess(server.joint, parties, source, [part.train for part in split.parties], split, server)
 
 
-def links_to(parties: Sequence[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
-    """Return the links to this process's parties by name, and set the number of threads of each party at once."""
-    if config.parties_at_once == 1:
-        return {party.name: LocalLink(party) for party in parties}
-    # Threads that are started later take over this number.
-    torch.set_num_threads(config.threads_of_each or 1)
-    places = Semaphore(config.parties_at_once)
-    return {party.name: ConcurrentLink(party, places) for party in parties}
+def links_to(parties: Sequence[FeatureParty]) -> dict[str, LocalLink]:
+    """Return the links to this process's parties by name."""
+    return {party.name: LocalLink(party) for party in parties}

@@ -44,9 +44,9 @@ Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
 Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
 """Seconds as text of fixed width, so that bytes do not depend on speed."""
 
-EvaluatedModel = Literal["finished", "running", "pruned"]
-"""One of a party's models. finished: its weights with statistics estimated under them; running: with the training's
-own; pruned: finished, but first pruned to the round's alpha."""
+EvaluatedModel = Literal["finished", "pruned"]
+"""One of a party's models. finished: its weights with statistics estimated under them; pruned: the
+same, but first pruned to the round's alpha."""
 
 
 class Control(BaseModel):

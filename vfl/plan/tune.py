@@ -1,8 +1,7 @@
 """Find the precision, memory layout and rounding of widths that train an experiment fastest on this machine."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, TypeVar
@@ -90,11 +89,10 @@ class PartyStep:
         return time.perf_counter() - started_s
 
 
-def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
-    """Measure the party with most computation, and all at once; return the seconds of all forms, and advice."""
-    one_by_one = config.model_copy(update={"parties_at_once": 1})
+def advise(config: ExperimentConfig) -> tuple[Table, str]:
+    """Measure the party with most computation; return the seconds of all forms, and advice."""
     runtime, threads = start_runtime(config), torch.get_num_threads()
-    parties = build_in_process(one_by_one, runtime).parties
+    parties = build_in_process(config, runtime).parties
     torch.set_num_threads(threads)  # a light step takes one; whether several are faster is asked here
     party = max(parties, key=lambda party: party.unpruned_macs)
     schedule, rounds = schedule_of(config.lightweighting.alpha, party.name), config.training.rounds
@@ -104,7 +102,7 @@ def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
     best = min(seconds_by_form, key=lambda form: seconds_by_form[form].mean(share))
     gain = seconds_by_form[present].mean(share) / seconds_by_form[best].mean(share)
     line = f", {gain:.2f} times as fast as configured: {best.settings}" if gain >= NOISE else ": as configured"
-    return _time_table(party.name, seconds_by_form), [f"fastest here{line}", *_at_once(parties, best)]
+    return _time_table(party.name, seconds_by_form), f"fastest here{line}"
 
 
 def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
@@ -118,32 +116,6 @@ def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
         pruned.prune(alpha, form.round_to)
     fastest_s = _race_forms(steps)
     return {form: Seconds(fastest_s[form[:2]], fastest_s.get(form, fastest_s[form[:2]])) for form in forms}
-
-
-def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
-    """Measure a step of as many parties as there are threads; yield advice if they are faster at once."""
-    threads = torch.get_num_threads()
-    places = min(threads, len(parties))
-    if places == 1:
-        return
-    steps = [_make_step(party, form) for party in parties[:places]]
-
-    def in_turn() -> None:
-        torch.set_num_threads(threads)
-        for step in steps:
-            step()
-
-    with ThreadPoolExecutor(places) as pool:
-
-        def at_once() -> None:
-            torch.set_num_threads(threads // places)
-            list(pool.map(PartyStep.__call__, steps))
-
-        fastest_s = _race_forms({"in turn": in_turn, "at once": at_once})
-    torch.set_num_threads(threads)
-    gain = fastest_s["in turn"] / fastest_s["at once"]
-    if gain >= NOISE:
-        yield f"all parties in one process: {gain:.2f} times as fast with threads={threads} parties_at_once={places}"
 
 
 def _make_step(party: FeatureParty, form: Form) -> PartyStep:

@@ -82,8 +82,6 @@ def open_federation(run: Run, *, with_data: bool) -> LocalFederation:
     with blaming(str(run)):
         held, raw, task, test = _own_data(source, own, states) if with_data else _random_data(source, own, states)
     parties = [build_finished_party(name, data, states[name], config, runtime) for name, data in held.items()]
-    if config.parties_at_once > 1:
-        torch.set_num_threads(config.threads_of_each or 1)  # whose number may decide an embedding's last bits
     asked = [PartyHere(party.sender.receiver, party) for party in parties]
     joint = build_joint_model(asked, task, test, config, runtime, own)
     return LocalFederation(joint, parties, source, raw)

@@ -14,6 +14,8 @@ from vfl.config.schedules import value_at
 
 _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_avg_sq/", "step": "step/"}
 """Prefix of a parameter's name in the saved state, by the optimizer's own name of the value."""
+BETAS = (0.9, 0.999)
+"""Decay of Adam's mean and mean square of the gradients."""
 
 
 class Optimizer(ABC):
@@ -102,8 +104,8 @@ class Adam(Optimizer):
             fused=self.fused,
             decoupled_weight_decay=self.config.kind == "adamw",
             amsgrad=False,
-            beta1=self.config.betas[0],
-            beta2=self.config.betas[1],
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             lr=learning_rate,
             weight_decay=self.config.weight_decay,
             eps=1e-8,

@@ -82,11 +82,6 @@ def start_runtime(config: Computation) -> Runtime:
     return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, channels_last)
 
 
-def start_prediction(config: PredictionConfig) -> None:
-    """Apply the process-wide settings of a run whose models are there, with the threads of a party at once."""
-    start_runtime(config.model_copy(update={"threads": config.threads_of_each}))
-
-
 def use_threads_for(config: Experiment, macs_per_sample: int) -> None:
     """Compute with one thread where ``threads`` is not set and a step is light, otherwise with as many as before.
 

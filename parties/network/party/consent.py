@@ -20,8 +20,8 @@ from vfl.runs.atomic import write_atomically
 ACCEPTED = "accepted"
 """File in a party's folder: the fingerprint of the terms that its owner has accepted."""
 
-PASSES_IN_ROUND = 4
-"""Most evaluations of a test sample in a round: at its end with both statistics, just before and after a pruning."""
+PASSES_IN_ROUND = 3
+"""Most evaluations of a test sample in a round: at its end, and just before and after a pruning."""
 
 
 class NoConsent(MessageError):  # noqa: N818 - says what happened

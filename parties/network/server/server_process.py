@@ -315,8 +315,6 @@ def run_server(
     """
     if config.simulation.given:
         console.print("warning: simulation: ignored, between processes the clock is real")
-    if config.parties_at_once > 1:
-        console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     forget_attempt(run_dir, RUN_ID, ACTIONS)
     config = with_threads_of_run(run_dir, config)

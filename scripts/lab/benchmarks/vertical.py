@@ -3,8 +3,7 @@
 The bare loop is ``scripts.lab.plain_training.JointTrainer``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
 from statistics import median
@@ -22,7 +21,7 @@ from vfl.config import ExperimentConfig, parse_config
 from vfl.core.batches import batch_rows
 from vfl.core.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
 from vfl.core.feature_models import build_feature_model
-from vfl.core.local import ConcurrentLink, links_to
+from vfl.core.local import links_to
 from vfl.core.server import HeadServer
 from vfl.core.tasks import Classification
 from vfl.data.files import Labels
@@ -38,7 +37,6 @@ CLASSES = 10
 BATCHES = 39
 """Batches in the random training set: 39 of 256 are the paper's 10000 images."""
 BETAS = (0.0, 0.5, 0.9)
-ALPHAS = (0.0, 0.6)
 MEMORY_STEPS = 5
 
 Layout = Literal["float32 NCHW", "bfloat16 channels_last"]
@@ -113,16 +111,8 @@ class Lightweight(Stepped):
             for name, part in zip(config.parties, drawn.parts, strict=True)
         ]
         test = Labels(drawn.parts[0].train.ids, labels.labels_N)
-        roster = build_roster(links_to(self.parties, config), labels, config)
+        roster = build_roster(links_to(self.parties), labels, config)
         self.server = build_head_server(roster, labels, test, config, runtime)
-
-    def whole_exchange(self) -> None:
-        """Run the next exchange to its end at the parties, with this subject's own number of threads."""
-        torch.set_num_threads(self.config.threads_of_each or 1)
-        self.exchange()
-        for party in self.server.roster:
-            if isinstance(party.link, ConcurrentLink):
-                party.link.thread.submit(int).result()
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
@@ -156,7 +146,6 @@ def benchmark_vertical(options: Options) -> list[Result]:
             for labels in LABELS
         ),
         _bfloat16_gain(options),
-        *(result for layout in LAYOUTS for alpha in ALPHAS for result in _at_once(options, layout, alpha)),
         *(result for layout in LAYOUTS for result in _codec_share(options, layout)),
         *(_memory(options, layout) for layout in LAYOUTS),
     ]
@@ -217,30 +206,6 @@ def _bfloat16_gain(options: Options) -> Result:
         result.raw,
         result.ratio_of,
         requirement=Requirement(median(result.ratios), ">=", 1.6, excuse=excuse),
-    )
-
-
-def _at_once(options: Options, layout: Layout, alpha: float) -> Iterator[Result]:
-    """Measure as many parties at once as there are threads, if there is more than one."""
-    threads = options.threads or torch.get_num_threads()
-    config = make_config(replace(options, threads=threads), layout, alpha=alpha)
-    places = min(threads, len(config.parties))
-    if places == 1:
-        return
-    drawn, sides = draw(config), dict[str, Callable[[], None]]()
-    for side, number in {"in turn": 1, "at once": places}.items():
-        subject = Lightweight(config.model_copy(update={"parties_at_once": number}), drawn)
-        subject.next_round()
-        sides[side] = subject.whole_exchange
-    raw = interleave(sides, options.pairs, WARM_UP)
-    torch.set_num_threads(threads)
-    ratio_of = ("in turn", "at once")
-    yield Result(
-        f"parties of one process at once: one exchange, labels shared, {threads} threads in all",
-        f"{layout}, alpha {alpha:g}, {places} parties at once",
-        raw,
-        ratio_of,
-        requirement=required_ratio(raw, ratio_of, ">=", 1.0),
     )
 
 
