@@ -18,15 +18,13 @@ from vfl.data.drift import DRIFT, SHIFTED
 from vfl.data.source import open_source
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.admission import Terms, check_party
-from vfl.parties.network.party.consent import agree
+from vfl.parties.network.party.consent import agree, check_welcome
 from vfl.parties.network.party.dialer import Dialer, as_welcomed, welcomed_by
 from vfl.parties.network.party.party_process import (
     Holding,
     check_brought,
-    check_welcome,
     last_state,
     load_holding,
-    make_hello,
 )
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.server.server_process import server_labels
@@ -35,7 +33,7 @@ from vfl.parties.network.tls.diagnosis import Symptom, probe
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.tls.folders import describe
 from vfl.parties.network.tls.lists import Lists
-from vfl.parties.network.training_terms import agreement
+from vfl.parties.network.training_terms import agreement, make_hello
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
 from vfl.predict.start_from import party_start, server_start
@@ -158,7 +156,7 @@ def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Hello, own: Ter
     asking = Message(Kind.HELLO, parts=(hello.model_copy(update={"only_asks": True}).part(),), run=read_run_id(run_dir))
     answer = asyncio.run(Dialer(lambda: asking, config.network, tls, log=lambda _line: None).ask())
     as_welcomed(welcomed_by(answer), config.network)
-    check_welcome(run_dir, answer.run)
+    check_welcome(config, run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
     return None, f"the server of run {answer.run} would let {hello.party} in"
 

@@ -6,9 +6,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -39,21 +37,6 @@ from vfl.runs.signals import end_with_parent
 
 TELL_S = 5.0
 """Seconds between two lines of progress."""
-
-
-@dataclass(eq=False)
-class MatchingWorker(Worker[MatchingOwner]):
-    """Carries out the orders of a match: each session is one, with its own secrets, and nothing is ever saved."""
-
-    begin: Callable[[], MatchingOwner]
-
-    def _restore(self, restore: Restore) -> MatchingOwner:
-        if restore.round:
-            raise MessageError(f"RESTORE after round {restore.round} came, a match has none")
-        return self.begin()
-
-    def _save(self, rounds: int) -> str:
-        raise MessageError("SAVE came, a match saves nothing on the way")
 
 
 def serve_match(
@@ -107,13 +90,15 @@ def match_owner(
 
     owners: list[MatchingOwner] = []
 
-    def restore() -> MatchingOwner:
+    def start(restore: Restore) -> MatchingOwner:  # each session is a match, with its own secrets
+        if restore.round:
+            raise MessageError(f"RESTORE after round {restore.round} came, a match has none")
         most, others = config.network.consent.keys, len(config.owners) - 1
         owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers, most, others))
         return owners[-1]
 
     def begin(welcome: Message) -> Answer:
-        return MatchingWorker(welcome.run, restore).answer
+        return Worker(welcome.run, start).answer
 
     sizes = " and ".join(f"{len(each):,}" for each in keys.lists)
     console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")

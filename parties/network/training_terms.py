@@ -2,6 +2,7 @@
 # Beside admission, which a match uses too and which imports no PyTorch.
 
 import json
+from pathlib import Path
 
 import torch
 
@@ -9,7 +10,11 @@ from vfl.base.modules import weights_digest
 from vfl.config import ExperimentConfig
 from vfl.config.settings import agreed_values
 from vfl.core.build import TrainingLabels, feature_config
+from vfl.messages.messages import Kind, Message
 from vfl.parties.network.admission import SERVED, DataDigests, Expected, Terms
+from vfl.parties.network.wire.session import Hello
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import read_run_id
 
 
 def agreement(config: ExperimentConfig) -> str:
@@ -53,3 +58,24 @@ def labels_digest(labels: TrainingLabels | None) -> str:
         return ""
     gaps = {} if labels.present_NK is None else {"present": labels.present_NK}
     return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs), **gaps})
+
+
+def make_hello(
+    config: ExperimentConfig, name: str, run_dir: Path, instance: str, agreed: str, digests: DataDigests | None = None
+) -> Message:
+    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints.
+
+    ``agreed`` are the settings that both sides share, and ``digests`` those of their data, if they share some.
+    """
+    digests = digests or DataDigests()
+    hello = Hello(
+        party=name,
+        instance=instance,
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=agreed,
+        train_ids=digests.train_ids,
+        test_ids=digests.test_ids,
+        labels=digests.labels,
+        rounds=tuple(CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep).rounds()),
+    )
+    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))

@@ -37,16 +37,15 @@ from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.party.consent import NoConsent
+from vfl.parties.network.party.consent import check_welcome
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.order_checks import Worker
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import OwnReasons, note_action
-from vfl.parties.network.party.party_process import check_welcome, make_hello
 from vfl.parties.network.party.training_session import open_store
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.network.training_page import TrainingPage
-from vfl.parties.network.training_terms import serving_agreement
+from vfl.parties.network.training_terms import make_hello, serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
@@ -177,14 +176,6 @@ class Allowance:
         return None
 
 
-class NotServing:
-    """A party before the server has named the checkpoint from which it answers."""
-
-    def handle(self, request: Message) -> Message:
-        """Raise MessageError: there is no model yet."""
-        raise MessageError(f"{request.kind.name} came before the model's checkpoint was named")
-
-
 @dataclass(eq=False)
 class ServingParty:
     """Answers for an owner's rows with the model of one checkpoint."""
@@ -255,20 +246,6 @@ class ServingParty:
         return said, presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign)
 
 
-@dataclass(eq=False)
-class ServingWorker(Worker[ServingParty | NotServing]):
-    """Carries out the orders of a server that scores."""
-
-    serve: Callable[[Restore], ServingParty]
-    """Makes a party that answers from a checkpoint."""
-
-    def _restore(self, restore: Restore) -> ServingParty | NotServing:
-        return self.serve(restore) if restore.round else NotServing()
-
-    def _save(self, rounds: int) -> str:
-        raise MessageError(f"SAVE after round {rounds} came, this party serves scores and trains nothing")
-
-
 @dataclass(frozen=True, eq=False)
 class ServedModels:
     """The trained models that answer: that of the last checkpoint asked for is kept."""
@@ -283,8 +260,13 @@ class ServedModels:
     explained: ExplainedKeys
     _kept: dict[tuple[int, str], FinishedParty] = field(default_factory=dict[tuple[int, str], FinishedParty])
 
-    def serve(self, restore: Restore) -> ServingParty:
-        """Return a party that answers from this checkpoint. Raises ValueError where the party has another one."""
+    def serve(self, restore: Restore) -> ServingParty | None:
+        """Return a party that answers from this checkpoint; None for round 0, with which a session begins.
+
+        Raises ValueError where the party has another checkpoint.
+        """
+        if not restore.round:
+            return None
         which = restore.round, restore.digest
         if which not in self._kept:
             self._kept.clear()
@@ -329,27 +311,23 @@ def serve_party(
     refused = partial(note_action, audit, dialer, "refused")
     models = ServedModels(run_dir, config, rows, drift, Allowance(config.network.consent, machine), refused, explained)
 
-    workers = list[ServingWorker]()
+    workers = list[Worker[ServingParty]]()
     """That of the present stream, once the server has welcomed the party."""
 
     def begin(welcome: Message) -> Answer:
-        if config.network.consent.run not in (None, welcome.run):
-            raise NoConsent(
-                f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"
-            )
-        check_welcome(run_dir, welcome.run)
-        workers[:] = [ServingWorker(welcome.run, models.serve)]
+        check_welcome(config, run_dir, welcome.run)
+        workers[:] = [Worker(welcome.run, models.serve)]
         return workers[0].answer
 
     def light(order: Message) -> bool:
         serving = workers[0].party if workers else None
-        return isinstance(serving, ServingParty) and serving.is_light(order)
+        return serving is not None and serving.is_light(order)
 
     forget_attempt(run_dir, ACTIONS)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
     part = Participation(dialer, run_dir, begin, console, "leaving (again: at once)", light)
     with only_process_in(run_dir), closing(rows), closing(explained):
-        return part.take_part(TrainingPage((SERVER,)), config.network.metrics)
+        return part.take_part(TrainingPage((SERVER,)))
 
 
 def _rows_by_key(

@@ -17,9 +17,9 @@ from attacks.wire import Frame
 from attacks.wire_party import Answer, Attack, TurnedAway, WireParty, frame
 from remote.conftest import Federation, ForkServer
 
-from vfl.parties.network.party.party_process import load_holding, make_hello
+from vfl.parties.network.party.party_process import load_holding
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.parties.network.training_terms import agreement
+from vfl.parties.network.training_terms import agreement, make_hello
 from vfl.parties.network.wire.frame import pack
 
 pytestmark = pytest.mark.release

@@ -166,7 +166,7 @@ BEYOND = {
     "alpha": ({"alpha": 0.1}, "alpha 0.2 is offered, 0.1 is the bound"),
     "beta": ({"beta": 0.6}, "beta 0.5 is offered, 0.6 is the bound"),
     "evaluation_rows": ({"evaluation_rows": 39}, "evaluation_rows 40 is offered, 39 is the bound"),
-    "run": ({"run": "fedcba9876543210"}, "allows run fedcba9876543210 alone, the server's is 0123456789abcdef"),
+    "run": ({"run": "fedcba9876543210"}, "allows only run fedcba9876543210, the server's is 0123456789abcdef"),
 }
 
 

@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
 from vfl.base.errors import PeerLost
-from vfl.config import NetworkConfig
+from vfl.config import ConfigError, NetworkConfig
 from vfl.config.network import TlsConfig
 from vfl.messages.messages import Kind, Message, MessageError, control
 from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.action_log import LINES_A_MINUTE, ActionLog, limited
 from vfl.parties.network.admission import DataDigests, Expected
 from vfl.parties.network.clock_and_threads import System
-from vfl.parties.network.party.dialer import MOST_WAITING, Dialer, Inbox, Over, ReceivedOrder
+from vfl.parties.network.party.dialer import MOST_WAITING, Dialer, Inbox, ReceivedOrder
 from vfl.parties.network.server import hub as hub_module
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.tls import diagnosis
@@ -171,9 +171,12 @@ def test_an_answer_without_end_is_told_as_the_servers(answer: grpc.Compression, 
             await server.stop(0)
 
     def dial(address: str) -> Exception | None:
-        with Dialer(hello, NetworkConfig(server=address), None, log=said.append) as dialer:
-            over = dialer.inbox.get(LIMIT_S)
-        return over.error if isinstance(over, Over) else None
+        with (
+            Dialer(hello, NetworkConfig(server=address), None, log=said.append) as dialer,
+            pytest.raises(ValueError, match="the server: ") as over,
+        ):
+            dialer.inbox.get(LIMIT_S)
+        return over.value
 
     said: list[str] = []
     told = str(asyncio.run(answer_to(dial)))
@@ -181,11 +184,11 @@ def test_an_answer_without_end_is_told_as_the_servers(answer: grpc.Compression, 
 
 
 def test_a_hello_that_no_server_takes_is_not_sent():
-    with Dialer(lambda: hello(agreement="x" * 2**22), NetworkConfig(), None, log=print) as dialer:
-        over = dialer.inbox.get(LIMIT_S)
-    assert isinstance(over, Over)
-    assert "a HELLO of 4194" in str(over.error)
-    assert "shorten the settings" in str(over.error)
+    with (
+        Dialer(lambda: hello(agreement="x" * 2**22), NetworkConfig(), None, log=print) as dialer,
+        pytest.raises(ConfigError, match=r"a HELLO of 4194.* shorten the settings"),
+    ):
+        dialer.inbox.get(LIMIT_S)
 
 
 def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: Authority, tmp_path: Path, monkeypatch):
@@ -348,9 +351,8 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         serial = load_pem_x509_certificate(bad.certificate).serial_number
         assert f"network.tls.deny: {deny} holds no serial number: nobody is kept out" in said
         deny.write_text(f"{serial:X}\n")
-        over = second.inbox.get(LIMIT_S)
-        assert isinstance(over, Over)
-        assert f"the certificate {serial:x} of 'party_2' is on the deny list" in str(over.error)
+        with pytest.raises(ValueError, match=f"the certificate {serial:x} of 'party_2' is on the deny list"):
+            second.inbox.get(LIMIT_S)
         assert hub.joined().keys() == {"party_1"}
         answer = asyncio.run(first_answer(network.listen, other, pack(hello("party_3"))))
         assert refused(answer) == "the key of 'party_3' is not on the allow list"
@@ -379,9 +381,8 @@ def test_a_party_dials_no_server_that_it_has_denied(authority: Authority, tmp_pa
         with Dialer(hello, denying, made(authority, "party_1"), log=lambda line: None) as dialer:
             assert welcomed(dialer)
             deny.write_text(dialer.server.serial)
-            over = dialer.inbox.get(LIMIT_S)
-        assert isinstance(over, Over)
-        assert "of 'server' is on the deny list" in str(over.error)
+            with pytest.raises(ConfigError, match="of 'server' is on the deny list"):
+                dialer.inbox.get(LIMIT_S)
         assert hub.joined() == {}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vfl.base.errors import plain
+from vfl.config import ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
 from vfl.messages.control import Explained, LocalRounds, Permuted, RoundStart, SampleRange
@@ -16,6 +17,7 @@ from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms, fingerprint
 from vfl.parties.network.wire.session import Welcome
 from vfl.runs.atomic import write_atomically
+from vfl.runs.run_folder import read_run_id
 
 ACCEPTED = "accepted"
 """File in a party's folder: the fingerprint of the terms that its owner has accepted."""
@@ -105,6 +107,17 @@ class Consent:
             raise MessageError(f"the reasons of {rows} rows in a round are ordered, {agreed} are agreed")
 
 
+def check_welcome(config: ExperimentConfig, run_dir: Path, run: str) -> None:
+    """Raise MessageError unless the owner agrees to the server's run, and the folder belongs to it or to none."""
+    known, agreed = read_run_id(run_dir), config.network.consent.run
+    if agreed not in (None, run):
+        raise NoConsent(f"network.consent.run: allows only run {agreed}, the server's is {run}")
+    if not run or known not in ("", run):
+        raise MessageError(
+            f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
+        )
+
+
 def agree(
     welcome: Message, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
 ) -> Consent:
@@ -115,8 +128,6 @@ def agree(
     be read.
     """
     terms = Terms.read(Welcome.of(welcome).terms)
-    if bounds.run not in (None, welcome.run):
-        raise NoConsent(f"network.consent.run: allows run {bounds.run} alone, the server's is {welcome.run}")
     if beyond := _beyond(terms, bounds):
         raise NoConsent(f"network.consent: {'; '.join(beyond)}; ask the server's operator, or widen the bounds")
     if different := _different(terms, own, bounds):

@@ -36,13 +36,6 @@ class ReceivedOrder:
     """The error, which the party's thread is to raise, of an order that was carried out where it arrived."""
 
 
-@dataclass(frozen=True)
-class Over:
-    """Dialling is over, for an error that the party's thread is to raise."""
-
-    error: Exception
-
-
 @dataclass(eq=False)
 class Inbox:
     """Queue from the dialler's thread to the party's."""
@@ -53,7 +46,7 @@ class Inbox:
 
     def __post_init__(self) -> None:
         self._waiting = deque[ReceivedOrder]()
-        self._over: Over | None = None
+        self._over: Exception | None = None
         self._idle = False
         """The party's thread waits for an order."""
         self.at_once: Callable[[ReceivedOrder], ReceivedOrder | None] = lambda order: order
@@ -76,17 +69,18 @@ class Inbox:
     def close(self, error: Exception) -> None:
         """End the queue with this error."""
         with self._changed:
-            self._over = Over(error)
+            self._over = error
             self._changed.notify()
 
-    def get(self, timeout_s: float | None = None) -> ReceivedOrder | Over | None:
-        """Return the oldest order, or the error if none is left; None if nothing comes in time."""
+    def get(self, timeout_s: float | None = None) -> ReceivedOrder | None:
+        """Return the oldest order; None if nothing comes in time. Raises the error of ``close`` if none is left."""
         with self._changed:
             self._idle = True
             self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
-            event = self._waiting.popleft() if self._waiting else self._over
-            self._idle = event is None
-            return event
+            self._idle = not (self._waiting or self._over)
+            if not self._waiting and self._over is not None:
+                raise self._over
+            return self._waiting.popleft() if self._waiting else None
 
 
 def _voids(order: ReceivedOrder, earlier: ReceivedOrder) -> bool:

@@ -1,6 +1,6 @@
 """A party's checks of the server's orders: the session, and which order may come next."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -23,8 +23,8 @@ P = TypeVar("P", bound=Answers)
 
 
 @dataclass(eq=False)
-class Worker(ABC, Generic[P]):
-    """Carries out orders one after another.
+class Worker(Generic[P]):
+    """Carries out orders one after another; of its own it saves nothing.
 
     An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
     before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
@@ -32,6 +32,8 @@ class Worker(ABC, Generic[P]):
 
     run: str
     """Id of the run."""
+    begin: Callable[[Restore], P | None]
+    """Returns the receiver of requests in the session that begins; None where the order names no checkpoint to use."""
     party: P | None = field(default=None, init=False)
     session: int = field(default=0, init=False)
     sequence: int = field(default=0, init=False)
@@ -45,7 +47,7 @@ class Worker(ABC, Generic[P]):
         match order.kind:
             case Kind.RESTORE:
                 self.session = order.session
-                self.party = self._restore(Restore.of(order))
+                self.party = self.begin(Restore.of(order))
                 answer = Message(Kind.RESTORED)
             case Kind.SAVE:
                 answer = Message(Kind.SAVED, parts=(Saved(digest=self._save(Save.of(order).round)).part(),))
@@ -71,7 +73,7 @@ class Worker(ABC, Generic[P]):
         first = order.kind is Kind.RESTORE and order.session > self.session
         if first and order.sequence == 1:
             return
-        if self.party is None:
+        if not self.session:
             raise MessageError(f"{kind} came before RESTORE")
         if order.session != self.session or first:
             raise MessageError(
@@ -85,13 +87,10 @@ class Worker(ABC, Generic[P]):
             raise MessageError(f"RESTORE came as order {order.sequence}: a session begins with it")
 
     def _handle(self, request: Message) -> Message:
-        assert self.party is not None, "a session begins with restore"
+        if self.party is None:
+            raise MessageError(f"{request.kind.name} came before the model's checkpoint was named")
         return self.party.handle(request)
 
-    @abstractmethod
-    def _restore(self, restore: Restore) -> P:
-        """Return the receiver of requests in the session that begins."""
-
-    @abstractmethod
     def _save(self, rounds: int) -> str:
         """Save the state after ``rounds`` rounds; return its digest."""
+        raise MessageError(f"SAVE after round {rounds} came, where nothing is trained")

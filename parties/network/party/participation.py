@@ -11,7 +11,7 @@ from rich.console import Console
 from vfl.base.errors import plain
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import ActionLog
-from vfl.parties.network.party.dialer import Dialer, Over, ReceivedOrder
+from vfl.parties.network.party.dialer import Dialer, ReceivedOrder
 from vfl.parties.network.training_page import TrainingPage
 from vfl.parties.network.transport.security import last_word
 from vfl.parties.network.transport.stream import Stream
@@ -49,15 +49,15 @@ class Participation:
         """The stream on which the server has welcomed this party."""
         self.dialer.inbox.at_once = self._at_once
 
-    def take_part(self, page: TrainingPage, metrics: str | None, *kept: AbstractContextManager[Any]) -> Goodbye:
-        """Dial, and follow orders until the goodbye, which the folder's log notes; show the page at ``metrics``.
+    def take_part(self, page: TrainingPage, *kept: AbstractContextManager[Any]) -> Goodbye:
+        """Dial, and follow orders until the goodbye, which the folder's log notes; show the page meanwhile.
 
         What is ``kept`` ends before the stream does.
         """
         page.present = self.dialer.present
         with ExitStack() as ending:
             say_end = ending.enter_context(self.audit.noting_end())
-            ending.enter_context(page.served(metrics, self.console.print))
+            ending.enter_context(page.served(self.dialer.network.metrics, self.console.print))
             for each in (self.dialer, *kept):
                 ending.enter_context(each)
             goodbye = self.follow_orders()
@@ -73,8 +73,6 @@ class Participation:
                 if event is None:
                     if self.leaving and self.dialer.stream is None:
                         raise KeyboardInterrupt
-                elif isinstance(event, Over):
-                    raise event.error
                 elif event.message.kind in (Kind.WELCOME, Kind.GOODBYE) or event.stream is self.stream:
                     goodbye = self._carry_out(event)
                     if goodbye is not None:

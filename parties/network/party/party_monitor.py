@@ -17,6 +17,7 @@ from vfl.config import ExperimentConfig, dump_config
 from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import write_recording
+from vfl.data.files import numbered
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, far_cells
 from vfl.messages.control import (
@@ -38,6 +39,10 @@ from vfl.runs.callbacks import JsonLines, ShowProgress
 from vfl.runs.loop import Metrics, Viewer
 from vfl.runs.run_folder import private_files, whole_rows
 
+IMPORTANCE = "importance.csv"
+"""File in a party's folder: what the test loses without each of its columns."""
+MOST_BYTES = 64 << 20
+"""Size from which a file is set aside for a new one."""
 OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
 
 
@@ -64,6 +69,12 @@ class PartyMonitor:
     train_samples: int
     test_samples: int
     """Number of test samples, or of samples to predict."""
+    wanted: Samples | None = None
+    """Raw samples to predict in place of the test samples."""
+    wanted_row: Callable[[int], str] = numbered
+    """Name of a sample to predict, for its owner."""
+    log_action: Callable[[str, str], None] = lambda event, detail: None
+    """Notes an action of the server, with a detail, in the folder's log."""
     page: TrainingPage = field(default_factory=lambda: TrainingPage((SERVER,)))
     """The page of this process."""
 
@@ -75,6 +86,8 @@ class PartyMonitor:
         self.metric = "accuracy"
         """The server's metric, if it sends it."""
         self.watching: list[Viewer] = []
+        self.warnings = set[str]()
+        """Those shown: every session restores the party."""
         self.given = {"embeddings": 0.0, "bytes": 0.0}
         """Totals since round 0; bytes include those of evaluations."""
         self.macs = {"train_macs": 0.0, "unpruned_train_macs": 0.0}
@@ -85,7 +98,30 @@ class PartyMonitor:
         self._report: RoundReport | None = None
 
     def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
-        """Record a request of the server and the reply."""
+        """Record a request of the server and the reply, and write what of it is the owner's."""
+        if request.kind is Kind.IMPORTANCE:
+            path = self.run_dir / IMPORTANCE
+            write_importance(path, ColumnImportance.of(request), party.data)
+            self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
+        if request.kind is Kind.ATTRIBUTE:
+            explained = Explained.of(request)
+            self.log_action("explained", f"samples {explained.start} to {explained.stop}")
+        self._note_costs(party, samples, request, reply)
+        if party.recorder is not None and request.kind == Kind.END_ROUND and party.recorder.rows:
+            write_recording(party.recorder.recording(self.name), self.run_dir)
+
+    def warn_of_unseen_values(self, party: FeatureParty) -> None:
+        """Warn, once, of samples to predict that are unlike those of the training."""
+        wanted, columns = self.wanted, party.column_names
+        assert wanted is not None
+        line = party.preparation.unseen_values(wanted, columns)
+        far = far_cells(self.name, party.preparation, columns, wanted, self.wanted_row)
+        for each in (*[f"{self.name}: {line}"] * bool(line), *far):
+            if each not in self.warnings:
+                self.warnings.add(each)
+                self.console.print(f"warning: {each}")
+
+    def _note_costs(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         if request.kind is Kind.START_ROUND:
             self._start_round(party, request.round_index, RoundStart.of(request))
         elif request.kind is Kind.TRAIN_ALONE:
@@ -201,12 +237,6 @@ def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:
     return party.train.held_rows(torch.cat(batches))
 
 
-IMPORTANCE = "importance.csv"
-"""File in a party's folder: what the test loses without each of its columns."""
-MOST_BYTES = 64 << 20
-"""Size from which a file is set aside for a new one."""
-
-
 @dataclass(frozen=True)
 class OwnReasons:
     """A file with a line for each sample that was explained. The one before it stays; earlier ones go."""
@@ -233,48 +263,6 @@ class OwnReasons:
         heading = [] if size else [[self.named_by, *map(escape_formula, self.names), "error"]]
         with private_files(), self.path.open("a", encoding="utf-8") as file:
             file.write(csv_text([*heading, *lines]))
-
-
-@dataclass(frozen=True, eq=False)
-class Notes:
-    """Shows and writes what an owner learns of its party's answers."""
-
-    name: str
-    run_dir: Path
-    wanted: Samples | None
-    """Raw samples to predict in place of the test samples."""
-    wanted_row: Callable[[int], str]
-    """Name of a sample to predict, for its owner."""
-    view: PartyMonitor
-    console: Console
-    log_action: Callable[[str, str], None] = lambda event, detail: None
-    """Notes an action of the server, with a detail, in the folder's log."""
-    said: set[str] = field(default_factory=set[str])
-    """Warnings that were shown: every session restores the party."""
-
-    def answer(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
-        """Note a request of the server and the reply."""
-        self.view.note(party, samples, request, reply)
-        if request.kind is Kind.IMPORTANCE:
-            path = self.run_dir / IMPORTANCE
-            write_importance(path, ColumnImportance.of(request), party.data)
-            self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
-        if request.kind is Kind.ATTRIBUTE:
-            explained = Explained.of(request)
-            self.log_action("explained", f"samples {explained.start} to {explained.stop}")
-        if party.recorder is not None and request.kind == Kind.END_ROUND and party.recorder.rows:
-            write_recording(party.recorder.recording(self.name), self.run_dir)
-
-    def warn_of_unseen_values(self, party: FeatureParty) -> None:
-        """Warn, once, of samples to predict that are unlike those of the training."""
-        wanted, columns = self.wanted, party.column_names
-        assert wanted is not None
-        line = party.preparation.unseen_values(wanted, columns)
-        far = far_cells(self.name, party.preparation, columns, wanted, self.wanted_row)
-        for each in (*[f"{self.name}: {line}"] * bool(line), *far):
-            if each not in self.said:
-                self.said.add(each)
-                self.console.print(f"warning: {each}")
 
 
 def write_importance(path: Path, importance: ColumnImportance, data: Prepared) -> None:

@@ -23,20 +23,20 @@ from vfl.data.files import in_classes, load_shared_labels, numbered
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party
-from vfl.messages.messages import Kind, Message, MessageError
+from vfl.messages.messages import Kind, Message
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests, Terms, check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.party.consent import agree
+from vfl.parties.network.party.consent import agree, check_welcome
 from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.participation import Answer, Participation
-from vfl.parties.network.party.party_monitor import Notes, OwnReasons, PartyMonitor, note_action
+from vfl.parties.network.party.party_monitor import OwnReasons, PartyMonitor, note_action
 from vfl.parties.network.party.training_session import PartyWorker, open_store
-from vfl.parties.network.training_terms import agreement, labels_digest
+from vfl.parties.network.training_terms import agreement, labels_digest, make_hello
 from vfl.parties.network.transport.security import load_identity, noise_key
 from vfl.parties.network.wire.frame import pack, unpack
-from vfl.parties.network.wire.session import Goodbye, Hello
+from vfl.parties.network.wire.session import Goodbye
 from vfl.predict.start_from import party_start
 from vfl.predict.trained_run import without_weights
 from vfl.runs.checkpoint import ReadOnlyStore, State
@@ -55,8 +55,8 @@ from vfl.runs.torchrun_group import SingleProcess, Workers
 
 TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND, Kind.TRAIN_ALONE})
 """Orders that all processes carry out; to look at the model takes one."""
-
-
+REASONS = "reasons.csv"
+"""File in a party's folder: what each of its columns moved in the scores that were explained."""
 TEAM_WAIT_S = 1800.0
 """Seconds that a party's process waits for the others before it considers them lost."""
 
@@ -74,35 +74,10 @@ class Follower(PartyWorker):
         """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
 
 
-def team_of(workers: SingleProcess) -> Team | None:
-    """Return the team in which the processes share a batch."""
-    return Team(workers) if isinstance(workers, Workers) else None
-
-
-def must_hold(workers: SingleProcess, held: str) -> None:
-    """Raise ConfigError if this process holds other data or settings than the first one."""
-    if workers.from_first(held) != held:
-        raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
-
-
 def pass_on(workers: SingleProcess, order: Message) -> None:
     """Pass an order to the other processes if they take part in it. Raises PeerLost."""
     if order.kind in TRAINING:
         workers.say(pack(order))
-
-
-def follow(
-    workers: Workers,
-    restore: Callable[[State | None], FeatureParty],
-    run_dir: Path,
-    start: Callable[[str], State | None],
-) -> None:
-    """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # torchrun signals all; the first one decides when it is over
-    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"), start)
-    while order := workers.hear():
-        follower.answer(unpack(order))
 
 
 @contextmanager
@@ -115,16 +90,11 @@ def leading(workers: SingleProcess) -> Generator[None]:
             workers.say()
 
 
-REASONS = "reasons.csv"
-"""File in a party's folder: what each of its columns moved in the scores that were explained."""
-
-
 @dataclass(frozen=True, eq=False)
 class Holding:
     """A party's data: its samples, and the training labels if they are shared."""
 
     prepared: Prepared
-    source: Source
     wanted: Samples | None
     """Raw samples to predict in place of the test samples."""
     labels: TrainingLabels | None
@@ -177,23 +147,22 @@ def run_party(
     restore = restorer(config, name, holding, workers, run_dir)
     begin_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
-    view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
-    audit = ActionLog(run_dir)
-    wanted, log_action = (holding.wanted, holding.wanted_row), partial(note_action, audit, dialer)
-    notes = Notes(name, run_dir, *wanted, view, console, log_action)
+    of_samples = len(holding.prepared.train), holding.evaluated, holding.wanted, holding.wanted_row
+    log_action = partial(note_action, ActionLog(run_dir), dialer)
+    view = PartyMonitor(name, config, run_dir, console, *of_samples, log_action)
 
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
+        check_welcome(config, run_dir, welcome.run)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
-        check_welcome(run_dir, welcome.run)
-        passed_on, warn = partial(pass_on, workers), notes.warn_of_unseen_values
-        worker = PartyWorker(welcome.run, restore, store, start, consent, passed_on, notes.answer, holding.wanted, warn)
+        passed_on, warn = partial(pass_on, workers), view.warn_of_unseen_values
+        worker = PartyWorker(welcome.run, restore, store, start, consent, passed_on, view.note, holding.wanted, warn)
         return partial(_obey, worker, run_dir, welcome.run, config)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with leading(workers), only_process_in(run_dir):
         participation = Participation(dialer, run_dir, begin, console)
-        return participation.take_part(view.page, config.network.metrics, closing(view))
+        return participation.take_part(view.page, closing(view))
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
@@ -201,7 +170,12 @@ def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Pa
     check_party(config, name)
     holding = load_holding(config, name, samples, party_start(config, name, run_dir))
     restore = restorer(config, name, holding, workers, run_dir)
-    follow(workers, restore, run_dir, partial(party_start, config, name, run_dir))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # torchrun signals all; the first one decides when it is over
+    start = partial(party_start, config, name, run_dir)
+    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"), start)
+    while order := workers.hear():
+        follower.answer(unpack(order))
 
 
 def restorer(
@@ -212,8 +186,11 @@ def restorer(
         raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
     if workers.size > 1 and config.privacy.record:
         raise ConfigError("privacy.record: of several processes each sees a part; let the party train as one process")
-    runtime, team = start_runtime(config), team_of(workers)
-    must_hold(workers, f"{config.settings_fixed_on_resume()} {holding.digests}")
+    runtime = start_runtime(config)
+    team = Team(workers) if isinstance(workers, Workers) else None
+    held = f"{config.settings_fixed_on_resume()} {holding.digests}"
+    if workers.from_first(held) != held:
+        raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
 
     def restore(state: State | None) -> FeatureParty:
         secret = noise_key(config, run_dir)
@@ -238,30 +215,10 @@ def _obey(worker: PartyWorker, run_dir: Path, run: str, config: ExperimentConfig
     """Answer an order; the first one binds the folder to the run, and proves that the data are the run's."""
     answered = worker.answer(order)
     if order.kind is Kind.RESTORE:
-        _note_run(run_dir, run)
+        if not read_run_id(run_dir):
+            write_run_id(run_dir, run)
         update_config(run_dir, config)
     return answered
-
-
-def make_hello(
-    config: ExperimentConfig, name: str, run_dir: Path, instance: str, agreed: str, digests: DataDigests | None = None
-) -> Message:
-    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints.
-
-    ``agreed`` are the settings that both sides share, and ``digests`` those of their data, if they share some.
-    """
-    digests = digests or DataDigests()
-    hello = Hello(
-        party=name,
-        instance=instance,
-        embedding_width=feature_config(config, name).embedding_size,
-        agreement=agreed,
-        train_ids=digests.train_ids,
-        test_ids=digests.test_ids,
-        labels=digests.labels,
-        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
-    )
-    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
 
 
 def load_holding(
@@ -292,7 +249,7 @@ def load_holding(
         protocol = None if kept is None else kept["protocol"]
         labels = training_labels(in_classes(shared, protocol["task"]) if protocol else shared, config, protocol)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
-    return Holding(prepare_party(source, data, kept), source, wanted, labels, digests, wanted_row)
+    return Holding(prepare_party(source, data, kept), wanted, labels, digests, wanted_row)
 
 
 def check_brought(config: ExperimentConfig, name: str, data: Prepared, last: State | None) -> None:
@@ -322,18 +279,3 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> tuple[Samp
     if (rows := read_own_rows(source, path, name)) is None:
         return load_samples(path, name, train, source.check), numbered
     return rows.parts[source.parties.index(name)], rows.row
-
-
-def check_welcome(run_dir: Path, run: str) -> None:
-    """Raise MessageError unless the run is the one that the folder belongs to, or the folder belongs to none."""
-    known = read_run_id(run_dir)
-    if not run or known not in ("", run):
-        raise MessageError(
-            f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
-        )
-
-
-def _note_run(run_dir: Path, run: str) -> None:
-    """Record the run to which the folder belongs from its first order on."""
-    if not read_run_id(run_dir):
-        write_run_id(run_dir, run)

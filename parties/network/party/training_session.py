@@ -1,7 +1,7 @@
 """A party's answers to the orders of a training, and its own checkpoints."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vfl.core.party import SECTION, FeatureParty
@@ -27,6 +27,7 @@ class PartyWorker(Worker[FeatureParty]):
     at round 0 finds at most one round of another, the newest, which may not be valid yet.
     """
 
+    begin: Callable[[Restore], FeatureParty] = field(init=False)
     restore: Callable[[State | None], FeatureParty]
     """Makes the party from a saved state, or as built."""
     store: CheckpointStore
@@ -44,6 +45,7 @@ class PartyWorker(Worker[FeatureParty]):
     """Called with the restored party before it prepares them."""
 
     def __post_init__(self) -> None:
+        self.begin = self._restore
         self._agenda: Agenda
         self._samples: Samples | None = None
         """Prepared samples to evaluate in place of the test samples."""

@@ -4,7 +4,7 @@ served; it ends nothing."""
 import io
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
-from vfl.parties.network.party.party_process import Notes, _wanted
+from vfl.parties.network.party.party_monitor import PartyMonitor
+from vfl.parties.network.party.party_process import _wanted
 from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_run_with_data
@@ -114,9 +115,10 @@ def test_an_owner_s_own_process_names_the_key_of_a_predicted_row(matched: bool, 
     party = next(each for each in trained.parties if each.name == "shop")
     wanted, named = _wanted(source, path, "shop", party.train)
     said = io.StringIO()
-    notes: Any = Notes("shop", tmp_path, wanted, named, cast(Any, None), Console(file=said, width=200))
-    notes.warn_of_unseen_values(party)
-    notes.warn_of_unseen_values(party)  # every session restores the party
+    console, config = Console(file=said, width=200), trained.parties[0].config
+    view = PartyMonitor("shop", config, tmp_path, console, 0, 0, wanted, named)
+    view.warn_of_unseen_values(party)
+    view.warn_of_unseen_values(party)  # every session restores the party
     assert said.getvalue().splitlines() == [
         f"warning: shop: key {KEY}, column 'spent': 1e+08 is over 10000 standard deviations from the training mean; "
         "mend it or leave it empty"
