@@ -14,7 +14,7 @@ from vfl.core.joint_model import JointModel
 from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
-from vfl.data.files import Labels
+from vfl.data.samples import Labels
 from vfl.messages.keys import MOST_KEYS
 from vfl.parties.serving.request_queue import MOST_ASKED
 from vfl.parties.uses.dialled_run import MeanEmbeddings

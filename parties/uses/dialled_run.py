@@ -25,9 +25,9 @@ from vfl.core.build import Start, build_joint_model, parties_behind
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import Parties
 from vfl.core.server import OWNER
-from vfl.data.files import LabelData, Labels, PartyData, in_classes, labels_or_zeros
+from vfl.data.files import LabelData, PartyData, in_classes
 from vfl.data.prediction_files import load_sample_labels
-from vfl.data.samples import check_aligned, ids_digest
+from vfl.data.samples import Labels, check_aligned, ids_digest
 from vfl.data.source import Source, open_source
 from vfl.data.split import party_file
 from vfl.data.tables.new_rows import read_own_rows
@@ -192,9 +192,10 @@ def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_abs
         present_NK = None
         if set(source.parties) <= set(rows.present):  # of a match; otherwise all parties have the same keys
             present_NK = torch.stack([rows.present[name] for name in source.parties], dim=1)
-        return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), present_NK, rows.keys), False
+        return Labels(rows.whole.ids, torch.zeros(len(rows.whole), dtype=torch.int64), present_NK, rows.keys), False
     ids_N, labels_N = load_sample_labels(path, classes)
-    return Labels(ids_N, labels_or_zeros(labels_N, len(ids_N))), labels_N is not None
+    known = torch.zeros(len(ids_N), dtype=torch.int64) if labels_N is None else labels_N
+    return Labels(ids_N, known), labels_N is not None
 
 
 def compare_run(run: Run, where: Dialled) -> Comparison:

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Split
 from vfl.data.split import conceal_ids, split_data
 

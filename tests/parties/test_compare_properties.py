@@ -14,8 +14,8 @@ from vfl.config import ExperimentConfig
 from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Task
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Split
 from vfl.messages.control import Permuted
 from vfl.runs.runtime import start_runtime

@@ -39,9 +39,9 @@ from vfl.core.feature_models import check_embedding
 from vfl.core.head import OwnLoss
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.tasks import Task
-from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.files import LabelData, PartyData
 from vfl.data.rows import Rows, rows_of
-from vfl.data.samples import Samples
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Objects, Split
 from vfl.data.tables.join import draw_share
 from vfl.predict.start_from import config_to_build, start_of

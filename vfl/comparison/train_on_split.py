@@ -7,8 +7,8 @@ from rich.console import Console
 
 from vfl.config import ExperimentConfig
 from vfl.core.local import InProcess, build_in_process
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Source, Split
 from vfl.data.tables.source import Tables
 from vfl.runs.checkpoint import State

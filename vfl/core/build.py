@@ -51,11 +51,12 @@ from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
 from vfl.core.server import OWNER, HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
 from vfl.core.team import Team
-from vfl.data.files import Labels, SharedLabels
+from vfl.data.files import SharedLabels
+from vfl.data.samples import Labels
 from vfl.data.source import Prepared
-from vfl.models.auxiliary import AuxiliaryHead, split_weights
+from vfl.models.auxiliary import JOINT, AuxiliaryHead
 from vfl.models.features import Features, ModelSpec
-from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, placeholders_of
+from vfl.models.mlp import MLP, PLACEHOLDER, MemberHeads, PlaceholderMLP, placeholders_of
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.runtime import Runtime
@@ -169,8 +170,11 @@ def build_joint_model(
 
     It is asked for the embeddings of ``samples``.
     """
-    joint, classifiers = split_weights(own["head"]["weights"])
-    model = build_head_model(config, task, placeholders=bool(placeholders_of(joint)), classifiers=bool(classifiers))
+    placeholders = classifiers = False
+    for name in own["head"]["weights"]:
+        placeholders |= name.rpartition(".")[2] == PLACEHOLDER
+        classifiers |= name.startswith(JOINT)
+    model = build_head_model(config, task, placeholders=placeholders, classifiers=classifiers)
     load_head(model, own["head"])
     return JointModel(parties, Head(model.eval(), task, runtime), config, samples)
 

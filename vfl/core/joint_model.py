@@ -24,7 +24,7 @@ from vfl.core.parties import PartyProxy
 from vfl.core.presence import RowMask
 from vfl.core.row_by_row import RowByRow
 from vfl.core.tasks import Task, Tested, measure
-from vfl.data.files import Labels
+from vfl.data.samples import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
 from vfl.messages.messages import Buffer, Kind, Message, PartKind
 from vfl.models.auxiliary import has_classifiers
@@ -223,4 +223,4 @@ class JointModel:
         embedding_nD = decode_finite(frame, (mask.count, receiver.width), self.config.wire.values, receiver.what)
         if embedding_nD.abs().max() > MOST_TESTED:
             raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
-        return mask.spread(embedding_nD, self.head.missing)
+        return embedding_nD if mask.whole else mask.spread(embedding_nD, self.head.missing)

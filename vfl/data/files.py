@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vfl.base.errors import ConfigError
-from vfl.data.samples import Samples, check_ids, check_labels, check_present, ids_digest
+from vfl.data.samples import Labels, Samples, ids_digest
 from vfl.data.tables.canonical import spell
 from vfl.runs.atomic import Fingerprint
 from vfl.runs.checkpoint import State
@@ -62,35 +62,6 @@ class PartyData:
     def ids_digests(self) -> dict[str, str]:
         """Return `Samples.ids_digest` of training and test samples."""
         return {"train": self.train.ids_digest(), "test": self.test.ids_digest()}
-
-
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """Labels of N samples. Raises ValueError if shapes, dtypes or lengths do not fit, or an id occurs twice."""
-
-    ids: Tensor
-    """int64 [N]"""
-    values: Tensor
-    """int64 [N], class indices; or float32 or float64 [N], amounts"""
-    present: Tensor | None = None
-    """bool [N, K]: True if the party, in the parties' order, has a row for the sample; None: all have all."""
-    keys: tuple[Sequence[str], ...] = ()
-    """Keys of a table's test samples, as in `NewSamples`; never part of a file of labels."""
-    weights: Tensor | None = None
-    """float64 [N], above 0: weight of each sample in loss, metrics and statistics; None: all are alike."""
-
-    def __post_init__(self) -> None:
-        check_ids(self.ids)
-        check_labels("labels", self.values, len(self.ids))
-        if self.present is not None:  # of any K: how many parties there are is not known here
-            check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
-        if self.weights is not None:
-            check_weights(self.weights, len(self.ids))
-
-    def take(self, order: Tensor) -> "Labels":
-        """Return the given rows (int64 [M], no row twice), in the order given; without keys."""
-        present, weights = (None if each is None else each[order] for each in (self.present, self.weights))
-        return Labels(self.ids[order], self.values[order], present, weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,14 +259,6 @@ def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
     return Labels(tensors[ids], tensors[values], tensors.get(present), weights=tensors.get(weights))
 
 
-def check_weights(weights: Tensor, samples: int) -> None:
-    """Raise ValueError for anything but finite numbers float64 [samples] above 0."""
-    if weights.dtype != torch.float64 or tuple(weights.shape) != (samples,):
-        raise ValueError(f"weights: expected float64 [{samples}], got {weights.dtype} {list(weights.shape)}")
-    if not bool(((weights > 0) & weights.isfinite()).all()):
-        raise ValueError("weights: must be above 0 and finite; leave rows without weight out")
-
-
 def check_classes(classes: Sequence[str], labels: Tensor) -> None:
     """Raise ValueError for labels [N] that are not indices of the classes or, without classes, not amounts."""
     if labels.is_floating_point() == bool(classes):
@@ -307,8 +270,3 @@ def check_classes(classes: Sequence[str], labels: Tensor) -> None:
 def _check_apart(train: Tensor, test: Tensor) -> None:
     if bool(torch.isin(train, test).any()):
         raise ValueError("ids: a sample is in both training and test; take it out of one")
-
-
-def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:
-    """Return the labels [N] of samples, or zeros if there are none and only their number matters."""
-    return torch.zeros(samples, dtype=torch.int64) if labels_N is None else labels_N

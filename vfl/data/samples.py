@@ -1,9 +1,12 @@
-"""The samples that one holder (the complete data set, or one party) has: ids, features, perhaps labels and owners."""
+"""The samples that one holder (the complete data set, or one party) has: ids, features, perhaps labels and owners.
+
+Labels that the server holds are `Labels`.
+"""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +42,8 @@ class Samples:
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
-        check_present("samples.present", self.present, (len(self.ids),))
+        if self.present is not None:
+            check_present("samples.present", self.present, (len(self.ids),))
         for tensor in self.inputs:
             if tensor.dim() < 2 or len(tensor) != len(self.ids):
                 shape = list(tensor.shape)
@@ -76,17 +80,45 @@ class Samples:
         return self if self.present is None else self.take(self.held_rows())
 
     def is_finite(self) -> bool:
-        """Return whether all features are finite."""
-        return all(all_rows(tensor, torch.isfinite) for tensor in self.inputs if tensor.is_floating_point())
+        """Return whether all features are finite; some rows at a time are looked at, as each entry needs memory."""
+        for tensor in self.inputs:
+            for rows in torch.split(tensor, ROWS_AT_ONCE) if tensor.is_floating_point() else ():
+                if not bool(rows.isfinite().all()):
+                    return False
+        return True
 
     def ids_digest(self) -> str:
         """Return `ids_digest` of the ids."""
         return ids_digest(self.ids)
 
 
-def all_rows(tensor: Tensor, holds: Callable[[Tensor], Tensor]) -> bool:
-    """Return whether a condition holds for all entries; some rows at a time, as it needs memory for each."""
-    return all(bool(holds(rows).all()) for rows in torch.split(tensor, ROWS_AT_ONCE))
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of N samples. Raises ValueError if shapes, dtypes or lengths do not fit, or an id occurs twice."""
+
+    ids: Tensor
+    """int64 [N]"""
+    values: Tensor
+    """int64 [N], class indices; or float32 or float64 [N], amounts"""
+    present: Tensor | None = None
+    """bool [N, K]: True if the party, in the parties' order, has a row for the sample; None: all have all."""
+    keys: tuple[Sequence[str], ...] = ()
+    """Keys of a table's test samples, as in `NewSamples`; never part of a file of labels."""
+    weights: Tensor | None = None
+    """float64 [N], above 0: weight of each sample in loss, metrics and statistics; None: all are alike."""
+
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
+        check_labels("labels", self.values, len(self.ids))
+        if self.present is not None:  # of any K: how many parties there are is not known here
+            check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
+        if self.weights is not None:
+            check_weights(self.weights, len(self.ids))
+
+    def take(self, order: Tensor) -> "Labels":
+        """Return the given rows (int64 [M], no row twice), in the order given; without keys."""
+        present, weights = (None if each is None else each[order] for each in (self.present, self.weights))
+        return Labels(self.ids[order], self.values[order], present, weights=weights)
 
 
 def check_ids(ids: Tensor) -> None:
@@ -105,9 +137,17 @@ def check_labels(field: str, labels: Tensor, samples: int) -> None:
         )
 
 
-def check_present(field: str, present: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise ValueError for anything but None or a bool tensor of this shape."""
-    if present is not None and (present.dtype != torch.bool or tuple(present.shape) != shape):
+def check_weights(weights: Tensor, samples: int) -> None:
+    """Raise ValueError for anything but finite numbers float64 [samples] above 0."""
+    if weights.dtype != torch.float64 or tuple(weights.shape) != (samples,):
+        raise ValueError(f"weights: expected float64 [{samples}], got {weights.dtype} {list(weights.shape)}")
+    if not bool(((weights > 0) & weights.isfinite()).all()):
+        raise ValueError("weights: must be above 0 and finite; leave rows without weight out")
+
+
+def check_present(field: str, present: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise ValueError for anything but a bool tensor of this shape."""
+    if present.dtype != torch.bool or tuple(present.shape) != shape:
         raise ValueError(f"{field}: expected bool {list(shape)}, got {present.dtype} {list(present.shape)}")
 
 

@@ -13,14 +13,13 @@ import torch
 from vfl.config import ExperimentConfig
 from vfl.data.files import (
     LabelData,
-    Labels,
     PartyData,
     SharedLabels,
     write_label_data,
     write_party_data,
     write_shared_labels,
 )
-from vfl.data.samples import Samples
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Split, open_source, split_samples
 from vfl.runs.atomic import write_together
 from vfl.runs.checkpoint import State

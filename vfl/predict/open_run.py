@@ -25,8 +25,7 @@ from vfl.core.joint_model import JointModel
 from vfl.core.local import LocalFederation
 from vfl.core.parties import PartyProxy
 from vfl.core.tasks import task_state
-from vfl.data.files import Labels, labels_or_zeros
-from vfl.data.samples import Samples
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
 from vfl.data.tables.cells import TableRows
 from vfl.data.tables.new_rows import read_new_rows, tables_of
@@ -165,7 +164,7 @@ def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
-    labels_N = labels_or_zeros(whole.labels, len(whole))
+    labels_N = torch.zeros(len(whole), dtype=torch.int64) if whole.labels is None else whole.labels
     return replace(
         joint,
         parties=asked,

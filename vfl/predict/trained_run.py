@@ -14,8 +14,8 @@ from vfl.core.local import InProcess, LocalFederation, build_in_process
 from vfl.core.party import SECTION
 from vfl.core.server import OWNER as SERVER
 from vfl.core.tasks import Task, restored_task
-from vfl.data.files import Labels, in_classes
-from vfl.data.samples import Samples
+from vfl.data.files import in_classes
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party, split_samples, stand_in
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES

@@ -20,7 +20,8 @@ from vfl.core.embeddings import EmbeddingReceiver
 from vfl.core.link import PartyLink
 from vfl.core.parties import Parties, PartyProxy
 from vfl.core.pruning_pictures import ShowWidths
-from vfl.data.files import LabelData, Labels, in_classes
+from vfl.data.files import LabelData, in_classes
+from vfl.data.samples import Labels
 from vfl.data.source import open_source
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog

@@ -24,8 +24,7 @@ from vfl.core.feature_models import build_feature_model
 from vfl.core.local import links_to
 from vfl.core.server import HeadServer
 from vfl.core.tasks import Classification
-from vfl.data.files import Labels
-from vfl.data.samples import Samples
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.models.features import Features
 from vfl.runs.runtime import start_runtime

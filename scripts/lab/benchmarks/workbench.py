@@ -22,8 +22,8 @@ from scripts.lab.peers.split_models import WIDTHS, image_half
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
 from vfl.config.components import FEATURE_MODELS
 from vfl.core.build import build_head_server, build_roster
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, Samples
 from vfl.data.source import Split
 from vfl.data.split import write_split
 from vfl.messages.messages import SESSION, Buffer, Kind, Message, Part, PartKind

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from vfl.base.errors import ConfigError
 from vfl.base.random import generator
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples, check_finite
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
 from vfl.data.sources.pooled import PooledSource, Pools, in_memory
 from vfl.models.features import Features

@@ -14,6 +14,7 @@ Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -56,8 +57,12 @@ class TablePreparation(Preparation):
         """Sorted hashes of the categories with their own embeddings, by column."""
         self.constant_K = torch.tensor([len(column_N.unique()) == 1 for column_N in hashes_NK.unbind(1)]).bool()
         """Columns of one category in all training rows."""
-        self.histograms = Histograms(numbers_NF.numpy(), hashes_NK.numpy())
+        self._counted: State | None = Histograms(numbers_NF.numpy(), hashes_NK.numpy()).state_dict()
+
+    @cached_property
+    def histograms(self) -> Histograms | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # read at its first use
         """Counts of the training rows, numbers first; None of a run from before there were any."""
+        return None if self._counted is None else Histograms.of_state(self._counted)
 
     @classmethod
     def of_state(cls, state: State, *, both: bool) -> "TablePreparation":
@@ -254,7 +259,7 @@ class TablePreparation(Preparation):
         """Return the fitted tensors by name; known categories' hashes and edges are a tensor per column."""
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
         edges = {f"edges_{place}": each for place, each in enumerate(self.edges)}
-        counts = {} if self.histograms is None else {"histograms": self.histograms.state_dict()}
+        counts = {} if self._counted is None else {"histograms": self._counted}
         constant = {"constant_F": self.constant_F, "constant_K": self.constant_K}
         return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **constant, **known, **edges, **counts}
 
@@ -267,7 +272,8 @@ class TablePreparation(Preparation):
         self.constant_K = state.get("constant_K", torch.zeros(len(self.known), dtype=torch.bool))
         names = [f"edges_{place}" for place in range(len(self.mean_F))]
         self.edges = [state[name] for name in names if name in state]
-        self.histograms = Histograms.of_state(state["histograms"]) if "histograms" in state else None
+        self._counted = state.get("histograms")
+        vars(self).pop("histograms", None)
 
 
 def _fill(prepared: Tensor, place: int, columns: Sequence[Tensor]) -> int:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config.data import DataConfig
-from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import draw_rows
+from vfl.data.files import LabelData, PartyData
+from vfl.data.samples import Labels, draw_rows
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError, of_owner
 from vfl.data.tables.columns import VALIDATION, Rows, Table, groups_of, key_cells, key_of, read_test_keys
