@@ -39,9 +39,15 @@ TIERS = {
 """Folders and files of tests, most of which start processes, or train; those of the others are units."""
 
 
+RELEASE = {"horizontal": "test_resume.py", "lab": "test_reference.py test_sentences.py"}
+"""Folders whose tests are for a release, as little changes there, and their files for every run."""
+
+
 def tier_of(path: Path) -> str:
     """Return the tier of a file's tests that name none themselves."""
-    first = path.relative_to(Path(__file__).parent).parts[0]
+    first, *folders = path.relative_to(Path(__file__).parent).parts
+    if any(folder in RELEASE and path.name not in RELEASE[folder].split() for folder in (first, *folders)):
+        return "release"
     return next((tier for tier, names in TIERS.items() if first in names), "unit")
 
 
@@ -50,10 +56,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     asked = config.option.markexpr
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    if asked == "unit" and tier_of(collection_path) != "unit":
-        return True
-    of_release = re.search(r"^pytestmark = .*mark\.(release|browser)", collection_path.read_text(), re.MULTILINE)
-    return True if of_release and (asked == "unit" or f"not {of_release[1]}" in asked) else None
+    named = re.search(r"^pytestmark = .*mark\.(release|browser)", collection_path.read_text(), re.MULTILINE)
+    tier = named[1] if named else tier_of(collection_path)
+    return True if f"not {tier}" in asked or (asked == "unit" and tier != "unit") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

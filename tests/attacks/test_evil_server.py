@@ -92,6 +92,11 @@ def configuration(data: Path, port: int, alpha: float, network: dict[str, Any]) 
     return parse_config(EXPERIMENT | file | ratios | {"network": own})
 
 
+def tier(case: str) -> Any:
+    """A lie as a parameter; every third one is told at every run."""
+    return case if not CASES[case].release and [*CASES].index(case) % 3 == 0 else release(case)
+
+
 def own_threads() -> set[threading.Thread]:
     """Return the threads, but gRPC's own, which lives from a process's first call to its end."""
     return {thread for thread in threading.enumerate() if "_poll_wrapper" not in thread.name}
@@ -102,7 +107,7 @@ def test_the_server_is_believed_as_long_as_it_is_honest(attack: Attack):
     assert error is None, shown
 
 
-@pytest.mark.parametrize("case", [release(name) if case.release else name for name, case in CASES.items()])
+@pytest.mark.parametrize("case", [*map(tier, CASES)])
 def test_a_lie_is_told_to_the_owner_and_ends_the_party(attack: Attack, case: str):
     before_mb, threads = peak_mb(), own_threads()
     error, shown = attack(case)

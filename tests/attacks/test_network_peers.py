@@ -191,6 +191,7 @@ def test_a_hello_that_no_server_takes_is_not_sent():
         dialer.inbox.get(LIMIT_S)
 
 
+@pytest.mark.release
 def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: Authority, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(hub_module, "MOST_CONNECTIONS", 200)
     options = dict(rpc._SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 2000}
@@ -310,7 +311,7 @@ def test_a_peer_that_does_not_take_its_refusal_is_no_traceback(authority, tmp_pa
 
 
 def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(hub_module, "HELLO_LIMIT_S", 4.0)
+    monkeypatch.setattr(hub_module, "HELLO_LIMIT_S", 1.0)
     tls = made(authority, "party_1")
 
     async def silent(address: str, count: int) -> list[str]:
@@ -326,7 +327,7 @@ def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_pat
 
     with listening(authority, tmp_path) as (hub, network):
         answers = asyncio.run(silent(network.listen, 3))
-        assert answers == ["no hello within 4 s", "no hello within 4 s", "party_1 has 2 streams open already"]
+        assert answers == ["no hello within 1 s", "no hello within 1 s", "party_1 has 2 streams open already"]
         assert hub.joined() == {}
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert {(line["event"], line["peer"], line["serial"]) for line in lines} == {

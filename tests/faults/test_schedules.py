@@ -20,9 +20,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:labels. only tested rows:UserWarning"),
 ]
 SEEDS = (
-    *range(8),
-    *(release(seed) for seed in range(8, 49)),
-    *(5178, 8223, 20017, 31100),
+    *range(4),
+    *(release(seed) for seed in range(4, 49)),
+    *(release(seed) for seed in (5178, 8223, 20017, 31100)),
 )
 """5178: a peer that dies while the server is frozen is let go as soon as any other.
 

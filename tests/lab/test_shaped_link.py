@@ -6,6 +6,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,6 +38,15 @@ def through(link: ShapedLink, listener: socket.socket) -> tuple[socket.socket, s
     return client, target
 
 
+@contextmanager
+def linked(listener: socket.socket, shape: Shape | None = None) -> Iterator[tuple[ShapedLink, Any, Any]]:
+    """Yield a link and both ends of a connection through it."""
+    with ShapedLink(listener.getsockname(), shape or Shape()) as link:
+        client, target = through(link, listener)
+        with client, target:
+            yield link, client, target
+
+
 def receive(end: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
@@ -44,40 +56,29 @@ def receive(end: socket.socket, size: int) -> bytes:
     return data
 
 
-def everything(end: socket.socket, into: list[bytes]) -> threading.Thread:
-    def read() -> None:
-        while piece := end.recv(1 << 16):
-            into.append(piece)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    return thread
+def check_passes(sender: socket.socket, receiver: socket.socket, content: bytes) -> None:
+    sender.sendall(content)
+    assert receive(receiver, len(content)) == content
 
 
-def listen_to(link: ShapedLink) -> None:
-    with socket.create_connection(("127.0.0.1", link.port), PATIENCE_S) as client:
-        assert client.recv(1)
+def check_new_connections_pass(link: ShapedLink, listener: socket.socket) -> None:
+    client, target = through(link, listener)
+    with client, target:
+        check_passes(client, target, b"after")
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(400e6, 0.02)])
 def test_what_goes_in_comes_out_both_ways_and_ends_one_way_at_a_time(shape, listener):
-    up, down = random.Random(0).randbytes(3_000_000), random.Random(1).randbytes(2_000_000)
-    with ShapedLink(listener.getsockname(), shape) as link:
-        client, target = through(link, listener)
-        with client, target:
-            at_target: list[bytes] = []
-            reading = everything(target, at_target)
-            client.sendall(up)
-            client.shutdown(socket.SHUT_WR)  # the other direction stays open
-            reading.join(PATIENCE_S)
-            assert b"".join(at_target) == up
-            at_client: list[bytes] = []
-            reading = everything(client, at_client)
-            target.sendall(down)
-            target.shutdown(socket.SHUT_WR)
-            reading.join(PATIENCE_S)
-            assert b"".join(at_client) == down
-        assert link.arrived_bytes == (1 + len(up), len(down))
+    sizes = 3_000_000, 2_000_000
+    with linked(listener, shape) as (link, client, target), ThreadPoolExecutor(1) as reader:
+        for sender, receiver, size in zip((client, target), (target, client), sizes, strict=True):
+            content = random.Random(size).randbytes(size)
+            came = reader.submit(receive, receiver, size)
+            sender.sendall(content)
+            sender.shutdown(socket.SHUT_WR)  # the other direction stays open
+            assert came.result(PATIENCE_S) == content
+            assert receiver.recv(1) == b""
+        assert link.arrived_bytes == (1 + sizes[0], sizes[1])
 
 
 @given(
@@ -102,16 +103,12 @@ def test_bytes_leave_at_the_rate_and_in_order(rate, sizes):
 def test_a_transfer_is_never_faster_than_the_link_is_or_has_become(listener, begun):
     # Only the lower bound: how much slower it is depends on what else the machine does.
     size = 250_000
-    with ShapedLink(listener.getsockname(), begun) as link:
-        client, target = through(link, listener)
+    with linked(listener, begun) as (link, client, target):
         link.reshape(Shape(20e6, 0.05))
-        with client, target:
-            started_s = time.monotonic()
-            client.sendall(bytes(size))
-            receive(target, size)
-            target.sendall(b"!")
-            receive(client, 1)
-            took_s = time.monotonic() - started_s
+        started_s = time.monotonic()
+        check_passes(client, target, bytes(size))
+        check_passes(target, client, b"!")
+        took_s = time.monotonic() - started_s
     assert took_s >= 8 * size / 20e6 + 2 * (0.05 - BURST_S)
 
 
@@ -130,88 +127,71 @@ def test_connections_share_the_rate(listener):
 
 
 def test_cut_resets_both_ends_and_lets_new_connections_pass(listener):
-    with ShapedLink(listener.getsockname()) as link:
-        client, target = through(link, listener)
-        client.sendall(b"before")
-        assert receive(target, 6) == b"before"
+    with linked(listener) as (link, client, target):
+        check_passes(client, target, b"before")
         link.cut()
         for end in (client, target):
-            with end, pytest.raises(ConnectionResetError):
+            with pytest.raises(ConnectionResetError):
                 end.recv(1)
-        again, target = through(link, listener)
-        with again, target:
-            again.sendall(b"after")
-            assert receive(target, 5) == b"after"
+        check_new_connections_pass(link, listener)
 
 
 def test_half_open_leaves_the_client_with_a_peer_that_is_gone(listener):
-    with ShapedLink(listener.getsockname()) as link:
-        client, target = through(link, listener)
-        with client, target:
-            client.sendall(b"before")
-            assert receive(target, 6) == b"before"
-            link.half_open()
-            with pytest.raises(ConnectionResetError):
-                target.recv(1)
-            client.sendall(b"into the void" * 1000)
-            client.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                client.recv(1)
-            again, target_again = through(link, listener)
-            with again, target_again:
-                again.sendall(b"after")
-                assert receive(target_again, 5) == b"after"
-                link.half_open()  # the first client is not told now either
-            with pytest.raises(TimeoutError):
-                client.recv(1)
+    with linked(listener) as (link, client, target):
+        check_passes(client, target, b"before")
+        link.half_open()
+        with pytest.raises(ConnectionResetError):
+            target.recv(1)
+        client.sendall(b"into the void" * 1000)
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        check_new_connections_pass(link, listener)
+        link.half_open()  # the first client is not told now either
+        with pytest.raises(TimeoutError):
+            client.recv(1)
 
 
 def test_stall_holds_everything_back_and_restore_loses_nothing(listener):
-    with ShapedLink(listener.getsockname()) as link:
-        client, target = through(link, listener)
-        with client, target:
-            client.sendall(b"one")
-            assert receive(target, 3) == b"one"
-            link.stall()
-            client.sendall(b"two")
-            target.sendall(b"zwei")
-            late = socket.create_connection(("127.0.0.1", link.port), PATIENCE_S)
-            late.sendall(b"three")
-            for end in (client, target, listener):
-                end.settimeout(0.2)
-            for receive_one in (lambda: target.recv(1), lambda: client.recv(1), listener.accept):
-                with pytest.raises(TimeoutError):
-                    receive_one()
-            for end in (client, target, listener):
-                end.settimeout(PATIENCE_S)
-            link.restore()
-            assert receive(target, 3) == b"two"
-            assert receive(client, 4) == b"zwei"
-            with late, listener.accept()[0] as late_target:
-                late_target.settimeout(PATIENCE_S)
-                assert receive(late_target, 5) == b"three"
+    with linked(listener) as (link, client, target):
+        check_passes(client, target, b"one")
+        link.stall()
+        client.sendall(b"two")
+        target.sendall(b"zwei")
+        late = socket.create_connection(("127.0.0.1", link.port), PATIENCE_S)
+        late.sendall(b"three")
+        for end, wait in ((target, target.recv), (client, client.recv), (listener, lambda _: listener.accept())):
+            end.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                wait(1)
+            end.settimeout(PATIENCE_S)
+        link.restore()
+        assert receive(target, 3) == b"two"
+        assert receive(client, 4) == b"zwei"
+        with late, listener.accept()[0] as late_target:
+            late_target.settimeout(PATIENCE_S)
+            assert receive(late_target, 5) == b"three"
 
 
 def test_without_a_target_clients_are_reset_until_there_is_one():
     with socket.socket() as late:
         late.bind(("127.0.0.1", 0))  # a port that is taken, where nobody listens yet
         with ShapedLink(late.getsockname()) as link:
-            with pytest.raises(ConnectionError):
-                listen_to(link)
+            with (
+                pytest.raises(ConnectionError),
+                socket.create_connection(("127.0.0.1", link.port), PATIENCE_S) as client,
+            ):
+                assert client.recv(1)
             late.settimeout(PATIENCE_S)
             late.listen()
-            client, target = through(link, late)
-            with client, target:
-                client.sendall(b"there")
-                assert receive(target, 5) == b"there"
+            check_new_connections_pass(link, late)
 
 
 def test_a_reset_travels_through(listener):
-    with ShapedLink(listener.getsockname()) as link:
-        client, target = through(link, listener)
+    with linked(listener) as (_, client, target):
         target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         target.close()
-        with client, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError):
             client.recv(1)
 
 

@@ -242,6 +242,7 @@ def test_the_test_right_after_a_pruning_is_of_the_refitted_model(build):
     assert spent > party.meter.refit_macs > 0
 
 
+@pytest.mark.release
 def test_a_resumed_run_is_the_uninterrupted_one(build):
     sections = {"training": {"staleness": 1, "local_iterations": 2}, "lightweighting": REFIT | {"beta": 0.3}}
     whole: HeadServer = build(**sections)

@@ -13,7 +13,7 @@ from vfl.api.train_tables import Trial, best_exchanges
 from vfl.config.tables import STEPS_PER_ROUND, exchanges_to_try, table_settings
 
 N = 140
-ROUNDS = 2
+ROUNDS = 1
 SHORT, LONG = exchanges_to_try(N, 2, {})
 
 

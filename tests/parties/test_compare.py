@@ -11,6 +11,7 @@ import torch
 import yaml
 from refusals import refused
 from rich.console import Console
+from shorthand import at_every_run
 from two_tables import sections_of_branches, write_branches
 
 import vfl
@@ -162,7 +163,7 @@ def test_who_shapes_the_models_gets_one_without_a_linear_path(given: dict[str, A
 
 
 @pytest.mark.filterwarnings("ignore")  # of rows without a counterpart, in either's words
-@pytest.mark.parametrize("shared", [70, 2100])
+@pytest.mark.parametrize("shared", at_every_run([70, 2100], 70))
 @pytest.mark.parametrize(
     "override", ["seed=0", "data.test_share=0.5", "data.train_samples=40", "data.join=left", "training.batch_size=7"]
 )

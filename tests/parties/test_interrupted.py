@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shorthand import release
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -106,7 +107,7 @@ def test_an_interrupted_training_says_where_it_goes_on(
         train(tmp_path)
 
 
-@pytest.mark.parametrize("train", [fitted, objects, trained])
+@pytest.mark.parametrize("train", [fitted, release(objects), release(trained)])
 def test_a_thread_trains_the_same_bits(train: Callable[[Path], vfl.Run], tmp_path: Path):
     for name in ("main", "other"):
         (tmp_path / name).mkdir()

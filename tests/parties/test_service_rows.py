@@ -294,6 +294,7 @@ def test_tls_knows_the_service_and_the_owner(owned, new_rows: dict[str, Path], t
         service.close()
 
 
+@pytest.mark.release
 def test_a_handshake_that_never_ends_is_away_in_time(owned, new_rows: dict[str, Path]):
     own, silent = owned("shop"), socket.create_server(("127.0.0.1", 0))
     rows = own.served(limit_s=0.2, url=f"https://127.0.0.1:{silent.getsockname()[1]}/{{key}}")

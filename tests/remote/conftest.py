@@ -177,6 +177,10 @@ class Federation:
                     self.start(name)
             time.sleep(0.02)
 
+    def check_ended(self) -> None:
+        """Assert that every process has ended well, in its only life."""
+        assert self.codes == {name: [0] for name in self.names}, self.logs()
+
     def log(self, name: str) -> str:
         """Return what a process has said, without times, and without the level where it is ``info``."""
         path = self.folder / f"{name}.log"
@@ -248,7 +252,7 @@ def trained_with(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFacto
             federation = known[key] = Federation(fork_server, run_dir / PROCESSES, sections)
             federation.run_dir = run_dir
             federation.run()
-            assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+            federation.check_ended()
         return known[key]
 
     yield trained

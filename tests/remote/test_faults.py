@@ -32,7 +32,7 @@ def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: 
     time.sleep(3 * federation.config.network.heartbeat_s)
     federation.signal(frozen, signal.SIGCONT)
     federation.finish()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     assert "lost" not in federation.log(SERVER)
     assert federation.log(SERVER).count("joined") == 2
     assert federation.outcome() == in_process()
@@ -48,7 +48,7 @@ def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     federation.wait_for_line(SERVER, "party_2 is lost: silent for 6 s: frozen, or the network is cut; waiting up to")
     federation.signal("party_2", signal.SIGCONT)
     federation.finish()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     assert federation.outcome() == in_process()
     records = [json.loads(line) for line in federation.log(SERVER).splitlines()]
     assert {tuple(record) for record in records} == {("time", "level", "message")}
@@ -79,7 +79,7 @@ def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
     # several times. Where a machine does much else, beats of 0.3 s have come too late for a silence_s of 1.5.
     federation = federate(network={"heartbeat_s": 1, "silence_s": 6})
     federation.run({"party_2": [("embeds", IN_ROUND_2, "busy 9")]})
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     log = federation.log(SERVER)
     assert "party_2 is slow: it lives, but its EMBEDDING of round 2, exchange 2 takes more than 6 s" in log
     assert "party_2 is lost" not in log
@@ -102,7 +102,7 @@ def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, i
     assert "party_2 joined" not in federation.log(SERVER)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     federation.finish()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     assert federation.log(SERVER).count("party_1 joined") == 1  # its stream lived on
     assert federation.outcome() == in_process()
 

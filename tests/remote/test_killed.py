@@ -32,10 +32,7 @@ HEAD = {
     "when all have saved, before the round counts": ("commits", 2),
     "before its summary": ("writes its summary", 1),
 }
-AT_EVERY_RUN = {
-    "between its embedding and the update",
-    "when all have saved, before the round counts",
-}
+AT_EVERY_RUN = {"when all have saved, before the round counts"}
 """The others are for a release."""
 
 

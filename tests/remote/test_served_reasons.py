@@ -4,57 +4,18 @@ import csv
 import json
 import os
 import signal
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from predicted import predict_in_process
 from two_tables import sections_of_branches, write_branches
 
-from vfl.base.absence import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.predict.reasons import Reasons, ReasonsWanted
-from vfl.runs.stored_run import Run
 
-from .service import NEW, Service
+from .service import NEW, Service, check_reasons
 
 AMOUNTS = ("network.consent.reasons=amounts",)
 KEYS = [*NEW][:64]
-
-
-def predicted(service: Service, when_absent: WhenAbsent = "refuse") -> tuple[dict[str, int], Reasons]:
-    """Return the reasons that one process with all tables gives, and each key's place in them."""
-    run, own = Run(service.whole), ReasonsWanted()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no placeholder was learned")
-        found = predict_in_process(run, None, (), when_absent, service.tables, reasons=own)
-    assert found.reasons is not None
-    return {str(key[0]): place for place, key in enumerate(found.keys[1:])}, found.reasons
-
-
-def explained(service: Service, keys: list[Any], reasons: bool | int = True, **more: Any) -> list[dict[str, Any]]:
-    reply = service.post("/v1/predict", {"keys": keys, "reasons": reasons, **more})
-    assert reply.status == 200, reply
-    return reply.body["scores"]
-
-
-def check_equal(service: Service, scores: list[dict[str, Any]], places: dict[str, int], expected: Reasons) -> None:
-    for score in scores:
-        row, told = places[score["key"]], score["reasons"]
-        assert told["of"] == expected.classes[int(expected.of_N[row])]
-        assert told["score"] == pytest.approx(float(expected.score_N[row]), abs=1e-6)
-        assert told["without_owners"] == pytest.approx(float(expected.without_N[row]), abs=1e-6)
-        moved = dict(zip(expected.owners, expected.moved_NK[row].tolist(), strict=True))
-        assert told["owners"] == pytest.approx(moved, abs=1e-6)
-        assert sum(told["owners"].values()) == pytest.approx(told["score"] - told["without_owners"], abs=1e-6)
-        for owner, own in expected.columns.items():
-            if told["disclosed"][owner] != "amounts":
-                continue
-            amounts = dict(zip(own.names, own.moved_NC[row].tolist(), strict=True))
-            assert told["columns"][owner] == pytest.approx(amounts, abs=1e-6)
-            gained = told["score"] - told["reference"][owner]
-            assert sum(told["columns"][owner].values()) == pytest.approx(gained, abs=1e-3)
 
 
 def test_reasons_are_those_of_a_prediction_also_while_others_ask_for_none(service: Service):
@@ -62,24 +23,24 @@ def test_reasons_are_those_of_a_prediction_also_while_others_ask_for_none(servic
     service.start("bank", party=AMOUNTS)
     service.start("shop", party=("network.consent.reasons=ranks",))
     service.until_ready("bank", "shop")
-    places, expected = predicted(service)
+    places, expected = service.predicted_reasons()
     plain = service.score(*KEYS)
-    scores = explained(service, KEYS)
+    scores = service.explained(KEYS)
     assert [{**score, "reasons": None} for score in scores] == [{**score, "reasons": None} for score in plain]
     assert all("reasons" not in score for score in plain)
-    check_equal(service, scores, places, expected)
+    check_reasons(scores, places, expected)
     for score in scores:
         assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "ranks"}
         own = expected.columns["shop"]
         amounts = own.moved_NC[places[score["key"]]].tolist()
         signs = {name: (moved > 0) - (moved < 0) for name, moved in zip(own.names, amounts, strict=True)}
         assert {name: (place > 0) - (place < 0) for name, place in score["reasons"]["ranks"]["shop"].items()} == signs
-    (first,) = explained(service, KEYS[:1], 2)
+    (first,) = service.explained(KEYS[:1], 2)
     assert first["reasons"].keys() == {"of", "score", "without_owners", "owners", "disclosed", "lowered"}
     assert len(first["reasons"]["lowered"]) <= 2
-    (other,) = explained(service, KEYS[:1], reasons_of="0")
+    (other,) = service.explained(KEYS[:1], reasons_of="0")
     assert other["reasons"]["score"] == pytest.approx(-scores[0]["reasons"]["score"], abs=1e-6)
-    (unknown,) = explained(service, ["nobody"])
+    (unknown,) = service.explained(["nobody"])
     assert unknown["reasons"] is None
     metrics = service.get("/metrics").body
     assert 'lvfl_reasons_total{disclosed="amounts",party="bank"} 66.0' in metrics
@@ -100,26 +61,26 @@ def test_who_refuses_is_away_or_slow_leaves_a_score_without_its_columns(service:
     service.start("bank", party=AMOUNTS)
     service.start("shop")
     service.until_ready("bank", "shop")
-    places, expected = predicted(service, "zeros")
-    (score,) = scores = explained(service, KEYS[:1])
-    check_equal(service, scores, places, expected)
+    places, expected = service.predicted_reasons("zeros")
+    (score,) = scores = service.explained(KEYS[:1])
+    check_reasons(scores, places, expected)
     assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "nothing"}
     assert {*score["reasons"]["columns"]} == {"bank"}
     service.federation.signal("shop", signal.SIGKILL)
     service.federation.wait("shop")
-    service.until(lambda: explained(service, KEYS[:1])[0]["parties"]["shop"] == "away")
-    (score,) = explained(service, KEYS[:1])
+    service.until(lambda: service.explained(KEYS[:1])[0]["parties"]["shop"] == "away")
+    (score,) = service.explained(KEYS[:1])
     assert score["reasons"]["owners"]["shop"] == pytest.approx(0, abs=1e-6)
     assert score["reasons"]["disclosed"] == {"bank": "amounts", "shop": "away"}
     os.kill(service.federation.running["bank"], signal.SIGSTOP)
     service.start("shop", party=AMOUNTS)
     service.until(lambda: service.score(KEYS[0])[0]["parties"] == {"bank": "away", "shop": "row"})
-    (score,) = explained(service, KEYS[:1])
+    (score,) = service.explained(KEYS[:1])
     assert score["reasons"]["disclosed"] == {"bank": "away", "shop": "amounts"}
     assert score["probabilities"] is not None
     os.kill(service.federation.running["bank"], signal.SIGCONT)
     service.until(
-        lambda: explained(service, KEYS[:1])[0]["reasons"]["disclosed"] == {"bank": "amounts", "shop": "amounts"}
+        lambda: service.explained(KEYS[:1])[0]["reasons"]["disclosed"] == {"bank": "amounts", "shop": "amounts"}
     )
 
 
@@ -127,7 +88,7 @@ def test_points_of_paths_count_as_keys_and_beyond_them_an_owner_declines(service
     service.start(SERVER)
     service.start("bank", "shop", party=(*AMOUNTS, "network.consent.scored_keys=40"))
     service.until_ready("bank", "shop")
-    told = [explained(service, KEYS[:1])[0] for _ in range(3)]
+    told = [service.explained(KEYS[:1])[0] for _ in range(3)]
     assert [score["reasons"]["disclosed"]["shop"] for score in told] == ["amounts", "amounts", "declined"]
     assert all(score["probabilities"] is not None for score in told)
 
@@ -141,11 +102,11 @@ def test_cached_rows_and_keys_of_an_owners_own_are_explained_as_they_are_now(tra
         service.start(SERVER, server=("serving.when_absent=placeholder", "serving.cache_s=600"))
         service.start("bank", "shop", party=AMOUNTS)
         service.until_ready("bank", "shop")
-        places, expected = predicted(service, "placeholder")
+        places, expected = service.predicted_reasons("placeholder")
         for _ in range(2):
             service.score(*KEYS)
-            scores = explained(service, KEYS)
-            check_equal(service, scores, places, expected)
+            scores = service.explained(KEYS)
+            check_reasons(scores, places, expected)
             there = ["none" if place % 7 == 6 else "amounts" for place in range(len(KEYS))]
             assert [score["reasons"]["disclosed"]["shop"] for score in scores] == there
     finally:

@@ -54,7 +54,7 @@ def predicted_by_processes(federation: Federation, table: Path, samples: Mapping
 def trains_the_bits_of_one_process(federation: Federation, folder: Path, *more: str) -> None:
     """Train by processes, and by one in ``folder``: the summaries must be the same."""
     federation.run()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     whole = run_experiment(federation.config, folder, resume=False, console=Console(quiet=True)).summary
     check_same(federation, whole, *more)
 
@@ -105,7 +105,7 @@ def test_an_owner_of_labels_alone_runs_the_server_and_no_party(federate, tmp_pat
     assert federation.names == (SERVER, "bank", "shop")
     federation.own_tables("clerk")
     federation.run()
-    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    federation.check_ended()
     check_same(federation, whole)
 
     cards = {name: export_run(federation.folder / name, tmp_path / f"{name}-exported") for name in ("bank", "shop")}
@@ -291,7 +291,7 @@ def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_proce
     if labels == "server":
         first.own_tables("bank")
     first.run()
-    assert first.codes == {name: [0] for name in first.names}, first.logs()
+    first.check_ended()
     run_experiment(first.config, tmp_path / "first", resume=False, console=Console(quiet=True))
     before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
 

@@ -91,6 +91,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, st
     return folder / "out", out, err
 
 
+@pytest.mark.release
 def test_a_failed_run_is_recorded_and_the_others_go_on(undisturbed: tuple[Path, str, str]):
     folder, out, err = undisturbed
     status = {row["run"]: (row["status"], row["error"]) for row in rows_of(folder)}
@@ -103,6 +104,7 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(undisturbed: tuple[Path, 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.release
 def test_the_threads_are_divided_and_every_run_has_its_page(undisturbed: tuple[Path, str, str]):
     folder, _, _ = undisturbed
     configs = [yaml.safe_load(path.read_text()) for path in folder.glob("runs/*/config.yaml")]
@@ -175,6 +177,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(say, tmp_path: Path, sweep
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.yaml", "full", "sweep.yaml"]
 
 
+@pytest.mark.release
 def test_a_folder_with_runs_of_other_settings_is_refused(say, undisturbed: tuple[Path, str, str]):
     changed = {key: value for key, value in SWEEP.items() if key not in ("name", "base")}
     code, err = say(changed | {"settings": {"training.rounds": 3}}, "--out", str(undisturbed[0]))
@@ -182,6 +185,7 @@ def test_a_folder_with_runs_of_other_settings_is_refused(say, undisturbed: tuple
     assert "training.rounds (40 -> 3)" in err
 
 
+@pytest.mark.release
 def test_the_manifest_names_every_run_with_its_settings(undisturbed: tuple[Path, str, str]):
     manifest = json.loads((undisturbed[0] / "sweep.json").read_text())
     assert list(manifest["runs"].values()) == SWEEP["list"]

@@ -63,6 +63,7 @@ def test_statistics_equal_those_of_training_mode_on_the_sample_as_one_batch():
         assert torch.allclose(unbiased_C, variance_C, rtol=1e-3)
 
 
+@pytest.mark.release
 def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finished_model, "STATISTICS_SAMPLES", 10)
     seeing: HeadServer = build(**PRUNED)
