@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -30,35 +30,25 @@ ENDED = "ended"
 """Event of this process's own end, with ``code``, its exit code."""
 
 
-class Quota:
-    """Limit of ``LINES_A_MINUTE`` lines per minute."""
-
-    def __init__(self) -> None:
-        self._passed = deque[float](maxlen=LINES_A_MINUTE)
-        self._left_out = 0
-        self._lock = threading.Lock()
-
-    def take(self) -> str | None:
-        """Return the addition to the next line, None if that must be left out."""
-        now_s = time.monotonic()
-        with self._lock:
-            if len(self._passed) == self._passed.maxlen and now_s - self._passed[0] < 60:
-                self._left_out += 1
-                return None
-            self._passed.append(now_s)
-            left_out, self._left_out = self._left_out, 0
-        return f" ({left_out} lines before were left out)" if left_out else ""
-
-
 class Quotas:
-    """A quota for every peer, so that none can hide another one's lines."""
+    """Limit of ``LINES_A_MINUTE`` lines per minute for every peer, so that none can hide another one's lines."""
 
     def __init__(self) -> None:
-        self._quotas: dict[Peer, Quota] = {}
+        self._passed: dict[Peer, deque[float]] = {}
+        self._left_out = Counter["Peer"]()
+        self._lock = threading.Lock()
 
     def take(self, peer: "Peer") -> str | None:
         """Return the addition to this peer's next line, None if that must be left out."""
-        return self._quotas.setdefault(peer, Quota()).take()
+        now_s = time.monotonic()
+        with self._lock:
+            passed = self._passed.setdefault(peer, deque(maxlen=LINES_A_MINUTE))
+            if len(passed) == LINES_A_MINUTE and now_s - passed[0] < 60:
+                self._left_out[peer] += 1
+                return None
+            passed.append(now_s)
+            left_out = self._left_out.pop(peer, 0)
+        return f" ({left_out} lines before were left out)" if left_out else ""
 
 
 def limited(log: Callable[[str], None]) -> "Callable[[Peer, str], None]":

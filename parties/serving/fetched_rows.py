@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from vfl.base.errors import one_line
 from vfl.core.finished_party import FinishedParty
@@ -37,6 +37,8 @@ LEAVES_S = 2.0
 
 Cells = tuple[str, ...]
 """The cells of a key."""
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 class RowRefused(TableError):  # noqa: N818 - says what happened
@@ -183,6 +185,35 @@ class Connections:
 
 
 @dataclass(eq=False)
+class RecentRows(Generic[K, R]):
+    """Rows that are kept for some seconds, at most a number of them; 0 seconds keep none."""
+
+    keep_s: float
+    most: int
+    _rows: OrderedDict[K, tuple[float, R]] = field(default_factory=lambda: OrderedDict[K, tuple[float, R]]())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, key: K) -> R | None:
+        """Return the row of a key, if it is kept and not too old."""
+        until_s, row = self._rows.get(key, (0.0, None))
+        return row if time.monotonic() < until_s else None
+
+    def put(self, key: K, row: R) -> None:
+        """Keep a row; the oldest ones go."""
+        if self.keep_s:
+            self._rows.pop(key, None)  # the oldest stand first
+            self._rows[key] = time.monotonic() + self.keep_s, row
+            if len(self._rows) > self.most:
+                self._rows.popitem(last=False)
+
+    def clear(self) -> None:
+        """Keep nothing of before."""
+        self._rows.clear()
+
+
+@dataclass(eq=False)
 class FetchedRows:
     """Rows that are fetched by key when they are asked for.
 
@@ -204,7 +235,7 @@ class FetchedRows:
 
     def __post_init__(self) -> None:
         self._connections = Connections(self.connect)
-        self._kept: OrderedDict[bytes, tuple[float, OneRow]] = OrderedDict()
+        self._kept = RecentRows[bytes, OneRow](self.cache_s, MOST_KEPT)
         self._told: dict[str, float] = {}
         """When each error of the last minute was logged."""
         self._ended = threading.Event()
@@ -215,7 +246,7 @@ class FetchedRows:
     def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
         """Return the rows of keys; those that did not come in time, or are wrong, count as away."""
         cells = {key: read for key in keys if (read := self._cells(key)) is not None}
-        rows = {key: row for key in cells if (row := self._kept_row(key)) is not None}
+        rows = {key: row for key in cells if (row := self._kept.get(key)) is not None}
         asked = {key: each for key, each in cells.items() if key not in rows}
         came = self._connections.fetch_all([*asked.values()], time.monotonic() + self.limit_s) if asked else {}
         away = set[bytes]()
@@ -228,7 +259,7 @@ class FetchedRows:
                 continue
             if row is not None:
                 rows[key] = row
-                self._keep(key, row)
+                self._kept.put(key, row)
         return self._prepared(party, cells, rows, away)
 
     def is_at_hand(self, party: FinishedParty) -> bool:
@@ -271,17 +302,6 @@ class FetchedRows:
             self._tell(cells[whose[row]], f"{line}; the row has no score")
             places.pop(whose[row], None)
         return FoundRows(raw, prepare_samples(party.preparation, raw), places, known_as, frozenset(away))
-
-    def _kept_row(self, key: bytes) -> OneRow | None:
-        until_s, row = self._kept.get(key, (0.0, None))
-        return row if time.monotonic() < until_s else None
-
-    def _keep(self, key: bytes, row: OneRow) -> None:
-        if self.cache_s:
-            self._kept.pop(key, None)  # the oldest stand first
-            self._kept[key] = time.monotonic() + self.cache_s, row
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
 
     def _tell(self, key: Cells, error: str) -> None:
         """Show a line, unless the same, or many others, were shown within the last minute."""

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -32,25 +31,6 @@ class FoundRows:
     """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
     away: frozenset[bytes] = frozenset()
     """Keys that may or may not have a row."""
-
-
-class RowsByKey(Protocol):
-    """Where an owner's rows to be scored are."""
-
-    def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
-        """Return rows as the party's model takes them, those of ``keys`` among them as far as they are there.
-
-        Errors of a row, or of its place, go to the owner's log and raise nothing.
-        """
-        ...
-
-    def is_at_hand(self, party: FinishedParty) -> bool:
-        """Return whether rows are found for this party without waiting or preparing anything."""
-        ...
-
-    def close(self) -> None:
-        """End what looks after the rows."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +76,10 @@ class FileRows:
         self.log(f"{self.path}: {len(self._raw)} rows to be scored")
 
     def find(self, party: FinishedParty, keys: Sequence[bytes]) -> FoundRows:
-        """Return the present rows, all of them, as the party's model takes them."""
+        """Return the present rows, all of them, as the party's model takes them.
+
+        Errors of a row, or of the file, go to the owner's log and raise nothing.
+        """
         with self._lock:
             raw = self._raw
             if self._prepared is None or self._prepared[0] != (party, raw):

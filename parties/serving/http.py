@@ -3,9 +3,7 @@
 Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at /docs.
 """
 
-import asyncio
 import math
-import socket
 import ssl
 from typing import Annotated, Any
 
@@ -20,9 +18,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from vfl.base.errors import plain
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.serving.client_connection import ClientConnection, PunctualLoop
+from vfl.parties.serving.client_connection import ClientConnection
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
-from vfl.parties.serving.request_gate import CountedAnswers, RequestGate
+from vfl.parties.serving.request_gate import RequestGate
 from vfl.parties.serving.request_queue import Key, QueueFull, ReasonsAsked
 from vfl.parties.serving.score_answers import (
     Cells,
@@ -124,8 +122,9 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
     local = settings.token is None and settings.client_ca is None
-    app.add_middleware(RequestGate, token=read_secret(settings.token), local=local)
-    app.add_middleware(CountedAnswers, lambda status: requests.labels(status).inc())
+    app.add_middleware(
+        RequestGate, lambda status: requests.labels(status).inc(), token=read_secret(settings.token), local=local
+    )
     return app
 
 
@@ -174,12 +173,6 @@ def _outcome_routes(scorer: Scorer) -> APIRouter:
     return router
 
 
-class _Server(uvicorn.Server):
-    def run(self, sockets: list[socket.socket] | None = None) -> None:
-        with asyncio.Runner(loop_factory=PunctualLoop) as runner:
-            runner.run(self.serve(sockets=sockets))
-
-
 def http_server(scorer: Scorer) -> uvicorn.Server:
     """Return the server, which serves until a signal ends it. Raises ConfigError for an unusable token."""
     settings = scorer.settings
@@ -198,7 +191,7 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
         ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
         server_header=False,
     )
-    return _Server(config)
+    return uvicorn.Server(config)
 
 
 async def _check_token(request: Request, _sent: Annotated[object, Depends(HTTPBearer(auto_error=False))]) -> None:

@@ -25,31 +25,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class CountedAnswers:
-    """Counts requests by the status of their answers."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], note: Callable[[int], None]) -> None:
-        self.app, self.note = app, note
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and count it."""
-        begun = False
-
-        async def noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                self.note(message["status"])
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        except Exception:
-            if not begun:
-                self.note(500)  # the framework answers it further out
-            raise
-
-
 class _Refusal(NamedTuple):
     status: int
     detail: str
@@ -95,12 +70,18 @@ class RequestGate:
     """Reads requests, and refuses those that are too large, come too slowly or with a head that misleads.
 
     Only what may be answered is kept while it comes. HEAD is answered as GET; the connection leaves out the body.
+    ``note`` is called with the status of every answer.
     """
 
     def __init__(
-        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, token: bytes | None, local: bool
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        note: Callable[[int], None],
+        *,
+        token: bytes | None,
+        local: bool,
     ) -> None:
-        self.app, self.token, self.local = app, token, local
+        self.app, self.note, self.token, self.local = app, note, token, local
         self.held = 0
         """Bytes of all bodies that are kept."""
 
@@ -109,9 +90,21 @@ class RequestGate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = bytearray()
+        body, begun = bytearray(), False
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                self.note(message["status"])
+            await send(message)
+
         try:
-            await self._pass(scope, receive, send, body)
+            await self._pass(scope, receive, counted, body)
+        except Exception:
+            if not begun:
+                self.note(500)  # the framework answers it further out
+            raise
         finally:
             self.held -= len(body)
 

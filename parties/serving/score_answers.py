@@ -56,7 +56,7 @@ class KeyReasons(BaseModel):
     without_owners: float | None
     owners: dict[str, float | None]
     """What each owner moved."""
-    told: dict[str, str]
+    disclosed: dict[str, str]
     """By owner: amounts, ranks, itself (it keeps its columns' reasons), nothing (it does not agree), declined (its
     limit is reached), away (or slow), none (it has no row)."""
     columns: dict[str, dict[str, float | None]] | None = None

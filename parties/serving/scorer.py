@@ -9,7 +9,7 @@ or lost holds up nobody: for that batch it is away. Every batch is of one versio
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from vfl.messages.keys import away_keys, declines, key_bytes, keys_part, read_ke
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.server.connection import PartyConnection, RemoteLink
 from vfl.parties.network.server.hub import Hub
+from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.observed_outcomes import Outcomes
 from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked, Request, RequestQueue, Score, Scored
 from vfl.parties.serving.served_parties import KeyRows, Row, Served, come
@@ -79,7 +80,7 @@ class Scorer:
         self._session = 0
         self.queue = RequestQueue()
         self._reloading = False
-        self._cache: OrderedDict[tuple[str, bytes], tuple[float, Row]] = OrderedDict()
+        self._cache = RecentRows[tuple[str, bytes], Row](self.settings.cache_s, MOST_CACHED)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._explainer = Explainer(self._parties, self._lose, self.settings.timeout_ms / 1000)
 
@@ -207,7 +208,7 @@ class Scorer:
             return None
         wanted = [(key, request.reasons.of) for request in requests if request.reasons for key in request.keys]
         try:
-            reasons = await self._explainer.explain(self.version, batch, wanted)
+            reasons = await self._explainer.explain(batch, wanted)
         except Exception as error:  # a score without its reasons is better than none
             self.log(f"reasons could not be computed: {one_line(error)}")
             return None
@@ -256,7 +257,7 @@ class Scorer:
             missing_D, of_party = self.version.instead[party.name], found[party.name]
             rows = [missing_D if (row_D := of_party.row(key)) is None else row_D for key in keys]
             embeddings[party.name] = torch.stack(rows)
-        return ScoredBatch(keys, found, embeddings, joint.outputs(embeddings))
+        return ScoredBatch(self.version, keys, found, embeddings, joint.outputs(embeddings))
 
     async def _ask_all(self, keys: Sequence[Key], fresh: Collection[Key] = ()) -> dict[str, KeyRows]:
         """Ask all parties at once; return the answers that came in time, by party.
@@ -271,7 +272,7 @@ class Scorer:
             leader = found[self.version.leader]
             await self._take_some({self.version.leader: leader}, until_s)
             named = {
-                other: {key: leader.foreign[own[key]][place] for key in keys if own[key] in leader.foreign}
+                other: {key: leader.rows[own[key]][1][place] for key in keys if own[key] in leader.rows}
                 for place, other in enumerate(foreign)
             }
             found |= {name: self._ask(name, keys, fresh) for name, keys in named.items()}
@@ -296,10 +297,9 @@ class Scorer:
         found.asked = [*dict.fromkeys(keys.values())]
         if self.settings.cache_s:
             old = [key for whose, key in keys.items() if whose not in fresh]
-            kept = {key: row for key in old if (row := self._kept(name, key)) is not None}
-            found.asked = [key for key in found.asked if key not in kept]
-            for key, (row_D, foreign) in kept.items():
-                found.of[key], found.rows[key], found.foreign[key] = "cached", row_D, foreign
+            found.rows = {key: row for key in old if (row := self._cache.get((name, key))) is not None}
+            found.of = dict.fromkeys(found.rows, "cached")
+            found.asked = [key for key in found.asked if key not in found.rows]
         if found.asked and served is not None:
             try:
                 if served.usable:
@@ -310,8 +310,12 @@ class Scorer:
 
     def _take(self, name: str, found: KeyRows, reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
+
+        def parse(answer: Message) -> tuple[dict[bytes, Row] | None, Collection[bytes]]:
+            return self._parse(name, found.asked, answer), away_keys(answer, found.asked)
+
         try:
-            came, away = read(self._parties[name].link, reply, partial(self._parse_all, name, found.asked))
+            came, away = read(self._parties[name].link, reply, parse)
         except PeerLost as lost:
             self._lose(name, lost)
             return
@@ -321,14 +325,8 @@ class Scorer:
         for key in found.asked:
             found.of[key] = "row" if key in came else "away" if key in away else "none"
             if key in came:
-                found.rows[key], found.foreign[key] = came[key]
-                self._keep(name, key, came[key])
-
-    def _parse_all(
-        self, name: str, keys: list[bytes], reply: Message
-    ) -> tuple[dict[bytes, Row] | None, Collection[bytes]]:
-        """Return the rows as ``_parse``, and the keys for which the party is away. Raises as it does."""
-        return self._parse(name, keys, reply), away_keys(reply, keys)
+                found.rows[key] = came[key]
+                self._cache.put((name, key), came[key])
 
     def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, Row] | None:
         """Return the rows of the keys that a party has; None where its owner declines.
@@ -354,14 +352,3 @@ class Scorer:
         by_row = zip(*(foreign[place * len(present) :][: len(present)] for place in range(others)), strict=True)
         names = list(by_row) if others else [()] * len(present)
         return dict(zip(present, zip(embedding_nD.clone().unbind(), names, strict=True), strict=True))
-
-    def _kept(self, name: str, key: bytes) -> Row | None:
-        until_s, row = self._cache.get((name, key), (0.0, None))
-        return row if time.monotonic() < until_s else None
-
-    def _keep(self, name: str, key: bytes, row: Row) -> None:
-        if self.settings.cache_s:
-            self._cache.pop((name, key), None)  # the oldest stand first
-            self._cache[name, key] = time.monotonic() + self.settings.cache_s, row
-            if len(self._cache) > MOST_CACHED:
-                self._cache.popitem(last=False)

@@ -60,9 +60,7 @@ class KeyRows:
     names: Mapping[Key, bytes]
     """Name of each key at the party."""
     of: dict[bytes, KeyOutcome] = field(default_factory=dict[bytes, KeyOutcome])
-    rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
-    """Embeddings [D]."""
-    foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
+    rows: dict[bytes, Row] = field(default_factory=dict[bytes, Row])
     asked: list[bytes] = field(default_factory=list[bytes])
     reply: "Future[Message] | None" = None
     """The answer that is out."""
@@ -75,7 +73,8 @@ class KeyRows:
 
     def row(self, key: Key) -> Tensor | None:
         """Return a key's embedding [D], if it came."""
-        return self.rows.get(self.names[key]) if key in self.names else None
+        row = self.rows.get(self.names[key]) if key in self.names else None
+        return None if row is None else row[0]
 
 
 async def come(replies: "Iterable[Future[Any]]", until_s: float) -> None:

@@ -56,8 +56,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class ScoredBatch:
-    """Keys that were scored together."""
+    """Keys that were scored together, or some of them."""
 
+    version: Version
     keys: Sequence[Key]
     found: Mapping[str, KeyRows]
     embeddings: Mapping[str, Tensor]
@@ -114,10 +115,9 @@ class Explainer:
     timeout_s: float
     """Seconds that the parties have for the reasons of a batch."""
 
-    async def explain(
-        self, version: Version, batch: ScoredBatch, wanted: Sequence[tuple[Key, int | None]]
-    ) -> ServedReasons:
+    async def explain(self, batch: ScoredBatch, wanted: Sequence[tuple[Key, int | None]]) -> ServedReasons:
         """Return the reasons of those of the wanted keys that are in the batch, each for its class."""
+        version = batch.version
         rows = {key: row for row, key in enumerate(batch.keys)}
         explained = [*dict.fromkeys((key, of) for key, of in wanted if key in rows)]
         rows_N = torch.tensor([rows[key] for key, _ in explained])
@@ -125,22 +125,17 @@ class Explainer:
         of_N = explained_classes(version.task, outputs_NC, class_of(version.task, None))
         given_N = torch.tensor([-1 if of is None else of for _, of in explained])
         of_N = torch.where(given_N >= 0, given_N, of_N)
-        mine = _Mine(
-            version,
-            [key for key, _ in explained],
-            batch.found,
-            {name: own_ND[rows_N] for name, own_ND in batch.embeddings.items()},
-            of_N,
-        )
+        embeddings = {name: own_ND[rows_N] for name, own_ND in batch.embeddings.items()}
+        mine = ScoredBatch(version, [key for key, _ in explained], batch.found, embeddings, outputs_NC)
         score_N, until_s = score_of(version.task, outputs_NC, of_N), time.monotonic() + self.timeout_s
         columns_told = asyncio.gather(
-            *(self._columns(mine, party, score_N, until_s) for party in version.joint.parties)
+            *(self._columns(mine, party, of_N, score_N, until_s) for party in version.joint.parties)
         )
         try:
             await asyncio.sleep(0)  # the owners are asked now, and compute while what each moved is computed here
-            owners = len(mine.embeddings)
+            owners = len(embeddings)
             sets = 2**owners if owners <= EXACT_OWNERS else 2 * ORDERS * owners
-            moving = partial(owners_of, version.joint, mine.embeddings, version.instead, outputs_NC, of_N)
+            moving = partial(owners_of, version.joint, embeddings, version.instead, outputs_NC, of_N)
             without_N, _, moved_NK = await _computed(version, sets * len(explained), moving)
             told = dict(zip(version.joint.names, await columns_told, strict=True))
         finally:
@@ -154,7 +149,9 @@ class Explainer:
             {name: own.told for name, own in told.items()},
         )
 
-    async def _columns(self, mine: "_Mine", party: PartyProxy, score_N: Tensor, until_s: float) -> "_Told":
+    async def _columns(
+        self, mine: ScoredBatch, party: PartyProxy, of_N: Tensor, score_N: Tensor, until_s: float
+    ) -> "_Told":
         """Return what one owner discloses of its columns, as far as it comes in time."""
         found, told = mine.found[party.name], _Told([])
         names = [found.names.get(key, b"") for key in mine.keys]
@@ -174,7 +171,7 @@ class Explainer:
                 if path is None:
                     told.note(rows, "declined")
                     continue
-                of_n, score_n = mine.of_N[rows], score_N[rows]
+                of_n, score_n = of_N[rows], score_N[rows]
                 others = {name: own_ND[rows] for name, own_ND in mine.embeddings.items()}
                 sloping = partial(slopes_part, mine.version.joint, party.name, path, others, of_n, score_n, asked)
                 parts, reference_n = await _computed(mine.version, 4 * STEPS * len(rows), sloping)
@@ -216,17 +213,6 @@ class Explainer:
 
 class _Away(Exception):  # noqa: N818 - says what happened
     """A party cannot be asked, or does not answer in time."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Mine:
-    """The keys to explain."""
-
-    version: Version
-    keys: Sequence[Key]
-    found: Mapping[str, KeyRows]
-    embeddings: Mapping[str, Tensor]
-    of_N: Tensor
 
 
 @dataclass(eq=False)

@@ -11,11 +11,11 @@ from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import build_joint_model, parties_behind
 from vfl.core.joint_model import JointModel
-from vfl.core.server import OWNER
 from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Labels
 from vfl.messages.keys import MOST_KEYS
+from vfl.parties.network.tls.certificates import SERVER
 from vfl.parties.serving.request_queue import MOST_ASKED
 from vfl.parties.uses.dialled_run import MeanEmbeddings
 from vfl.predict.open_run import leader_of
@@ -57,7 +57,7 @@ class Version:
 def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
     """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
     trained = read_checkpoint(Run(run_dir))
-    own = trained.sections[OWNER]
+    own = trained.sections[SERVER]
     if any("model" in trained.sections[name] for name in config.parties):
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")
     leader = leader_of(config)

@@ -1,7 +1,7 @@
 """A party that serves: it embeds its own rows by key, for whoever scores with the trained model.
 
 It joins as for a training, goes back to the checkpoint that the server's refers to, and answers LOOK_UP and what asks
-for reasons. Its rows are where `RowsByKey` says.
+for reasons. Its rows are in a file, or fetched by key.
 """
 
 import secrets
@@ -49,7 +49,7 @@ from vfl.parties.network.training_terms import make_hello, serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, FoundRows, RowsByKey, far_rows, read_rows
+from vfl.parties.serving.file_rows import FileRows, FoundRows, far_rows, read_rows
 from vfl.parties.serving.http_rows import http_connections
 from vfl.parties.serving.query_rows import query_connections
 from vfl.parties.serving.served_drift import ServedDrift
@@ -183,7 +183,7 @@ class ServingParty:
     party: FinishedParty
     macs: int
     """Multiply-accumulates of a row."""
-    rows: RowsByKey
+    rows: FileRows | FetchedRows
     drift: ServedDrift
     allowance: Allowance
     refused: Callable[[str], None]
@@ -252,7 +252,7 @@ class ServedModels:
 
     run_dir: Path
     config: ExperimentConfig
-    rows: RowsByKey
+    rows: FileRows | FetchedRows
     drift: ServedDrift
     allowance: Allowance
     refused: Callable[[str], None]
@@ -337,7 +337,7 @@ def _rows_by_key(
     source: Tables,
     drift: ServedDrift,
     log: Callable[[str], None],
-) -> RowsByKey:
+) -> FileRows | FetchedRows:
     """Return where the owner's rows are. Raises ValueError for what cannot be used, OSError for a file."""
     secret = read_secret(config.serving.key_secret)
     if served.file is not None:

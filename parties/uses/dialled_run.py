@@ -24,7 +24,6 @@ from vfl.console import DONE
 from vfl.core.build import Start, build_joint_model, parties_behind
 from vfl.core.joint_model import JointModel
 from vfl.core.parties import Parties
-from vfl.core.server import OWNER
 from vfl.data.files import LabelData, PartyData, in_classes
 from vfl.data.prediction_files import load_sample_labels
 from vfl.data.samples import Labels, check_aligned, ids_digest
@@ -87,7 +86,7 @@ class DialledRun:
             return in_sessions(hub, partial(self._gather, hub), partial(self._use, use), self._last_word)
 
     def _use(self, use: Callable[[JointModel], T], connections: Connections, session: int) -> T:
-        config, held, own = self.config, self.held, self.trained.sections[OWNER]
+        config, held, own = self.config, self.held, self.trained.sections[SERVER]
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         parties = parties_behind(links, config)
         with blaming(str(self.run_dir)):
@@ -131,7 +130,7 @@ class Dialled:
         config, run_dir = self.config, run.folder
         trained = read_checkpoint(run)
         check_folder(run_dir, config, "--listen")
-        check_whole_images(run, trained.sections[OWNER].get("reports", {}))
+        check_whole_images(run, trained.sections[SERVER].get("reports", {}))
         if not read_run_id(run_dir):
             raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --listen out")
         tls = load_identity(SERVER, config.network, insecure=self.insecure)
@@ -139,7 +138,7 @@ class Dialled:
         source = open_source(config)
         labels, start = source.held_labels(), None
         if config.training.start_from is not None:
-            labels, start = in_classes(labels, trained.sections[OWNER]["task"]), Start(trained.sections, fresh=False)
+            labels, start = in_classes(labels, trained.sections[SERVER]["task"]), Start(trained.sections, fresh=False)
         held, runtime = server_labels(config, labels, start), start_runtime(config)
         samples, labelled = held.test, True
         if isinstance(wanted.data, Path):

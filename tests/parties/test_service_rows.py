@@ -233,7 +233,7 @@ def test_a_row_is_kept_for_its_seconds_and_never_after_an_error(owned, service: 
         assert rows.find(own.party, KEYS[:2]).away == {*KEYS[:2]}
         assert rows.find(own.party, KEYS[:2]).away == {*KEYS[:2]}
         service.answer = service.give
-        monkeypatch.setattr(fetched_rows, "MOST_KEPT", 3)
+        monkeypatch.setattr(rows._kept, "most", 3)
         for each in KEYS[:9]:
             rows.find(own.party, [each])
         assert len(rows._kept) == 3

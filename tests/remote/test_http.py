@@ -65,7 +65,8 @@ def served(scorer: Any, most: int = MOST) -> Iterator[int]:
     server = service.http_server(scorer)
     with listening("serving.listen", "127.0.0.1:0") as sockets:
         listeners = bounded(sockets, most)
-        thread = threading.Thread(target=server.run, args=(listeners,))
+        loop = client_connection.PunctualLoop()
+        thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(listeners),))
         thread.start()
         wait_until(lambda: server.started)
         try:
@@ -73,6 +74,7 @@ def served(scorer: Any, most: int = MOST) -> Iterator[int]:
         finally:
             server.should_exit = True
             thread.join()
+            loop.close()
 
 
 @pytest.fixture(scope="module")

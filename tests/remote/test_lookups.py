@@ -18,6 +18,7 @@ from vfl.config.network import ConsentConfig
 from vfl.core.embeddings import encode_as
 from vfl.messages.keys import LOOKED, Found, away_keys, declines, keys_part, presence_part
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.scorer import Scorer, Served
 from vfl.parties.serving.serving_party import MINUTE_S, Allowance
 
@@ -29,7 +30,7 @@ WIDTH = 4
 def scorer():
     made: Any = Scorer.__new__(Scorer)
     party = SimpleNamespace(name="shop", receiver=SimpleNamespace(width=WIDTH, what="shop's embedding"))
-    roster = SimpleNamespace(roster=[party])
+    roster = SimpleNamespace(parties=[party])
     made.version = SimpleNamespace(joint=roster, foreign=("other",), leader="shop")
     made.config = SimpleNamespace(wire=SimpleNamespace(values="float32"))
     return made
@@ -129,9 +130,10 @@ def test_whoever_can_be_asked_is_asked_before_the_others_answer(foreign, at_firs
     ready.set_result(None)
     asker: Any = Scorer.__new__(Scorer)
     roster = [SimpleNamespace(name=name, receiver=SimpleNamespace(width=WIDTH, what=name)) for name in names]
-    asker.version = SimpleNamespace(joint=SimpleNamespace(roster=roster), foreign=foreign, leader="shop")
+    asker.version = SimpleNamespace(joint=SimpleNamespace(parties=roster), foreign=foreign, leader="shop")
     asker.config = SimpleNamespace(wire=SimpleNamespace(values="float32"))
     asker.settings, asker.secret, asker._names = SimpleNamespace(timeout_ms=60_000, cache_s=0), None, names
+    asker._cache = RecentRows(0, 1)
     links: Any = {name: SimpleNamespace(send=partial(send, name)) for name in names}
     asker._parties = {name: Served(link, ready) for name, link in links.items()}
     asyncio.run(ask())

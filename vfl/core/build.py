@@ -48,12 +48,12 @@ from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence
 from vfl.core.privacy.defences import party_defence, secret_of, server_defence
 from vfl.core.privacy.epsilon import check_installed, movers, tell_moved
-from vfl.core.server import OWNER, HeadServer
+from vfl.core.server import HeadServer
 from vfl.core.tasks import Task, check_tested, task_of, with_scale
 from vfl.core.team import Team
 from vfl.data.files import SharedLabels
 from vfl.data.samples import Labels
-from vfl.data.source import Prepared
+from vfl.data.source import SERVER, Prepared
 from vfl.models.auxiliary import JOINT, AuxiliaryHead
 from vfl.models.features import Features, ModelSpec
 from vfl.models.mlp import MLP, PLACEHOLDER, MemberHeads, PlaceholderMLP, placeholders_of
@@ -146,7 +146,7 @@ def build_head_server(
     if config.privacy.gradients == "gaussian":
         tell_moved(movers(config, trainer, weighted=train.weights_N is not None))
     joint = JointModel(roster.parties, trainer, config, test)
-    protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
+    protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, SERVER))
     presence = train.presence(config)
     exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config, train.weights_N)
     return HeadServer(exchanges, joint, train.digest(test), on_exchange)

@@ -20,9 +20,9 @@ from vfl.core.finished_party import FinishedParty
 from vfl.core.joint_model import JointModel
 from vfl.core.link import PartyLink, done
 from vfl.core.party import FeatureParty
-from vfl.core.server import OWNER, HeadServer
+from vfl.core.server import HeadServer
 from vfl.data.samples import Samples
-from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
+from vfl.data.source import SERVER, Source, Split, open_source, prepare_party, split_samples
 from vfl.messages.messages import Message
 from vfl.runs.checkpoint import State
 from vfl.runs.runtime import Runtime, use_threads_for
@@ -68,7 +68,7 @@ class LocalFederation:
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the head with the parties' weights, and with their finished models."""
-        head = {OWNER: weights_digest(self.joint.head.head.state_dict())}
+        head = {SERVER: weights_digest(self.joint.head.head.state_dict())}
         weights = {party.name: weights_digest(party.model.state_dict()) for party in self.parties}
         finished = {party.name: party.evaluated.digest() for party in self.parties}
         return {
@@ -106,14 +106,14 @@ def build_in_process(
     source = source or open_source(config)
     split = split_samples(source, kept)
     prepared = {data.party: prepare_party(source, data, kept.get(data.party)) for data in split.parties}
-    labels = training_labels(split.labels, config, kept.get(OWNER))
+    labels = training_labels(split.labels, config, kept.get(SERVER))
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
     use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
     roster = build_roster(links_to(parties), labels, config)
     server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
     if start and start.fresh:
-        server.begin_with(kept[OWNER])
+        server.begin_with(kept[SERVER])
         for party in parties:
             party.begin_with(kept[party.name])
     return InProcess(server.joint, parties, source, [part.train for part in split.parties], split, server)

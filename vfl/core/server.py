@@ -37,9 +37,6 @@ from vfl.models.mlp import has_placeholders
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics, finite
 
-OWNER = SERVER
-"""The server's name among the owners of state and weights."""
-
 
 class HeadServer:
     """The server's side of LVFL (Algorithm 1): an ``Algorithm`` of the training loop, which runs a round.
@@ -212,7 +209,7 @@ class HeadServer:
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and each party's present model and costs."""
         described = self.describe()
-        head = {OWNER: weights_digest(self.trainer.head.state_dict())}
+        head = {SERVER: weights_digest(self.trainer.head.state_dict())}
         weights = head | {name: each.weights_digest for name, each in described.items()}
         finished = head | {name: each.finished_digest for name, each in described.items()}
         exchanges = self.exchanges
@@ -259,11 +256,11 @@ class HeadServer:
             "task": task_state(self.trainer.task),
             "placeholders": has_placeholders(self.trainer.head),
         }
-        return {OWNER: own} | self.roster.save(len(self.clock.history))
+        return {SERVER: own} | self.roster.save(len(self.clock.history))
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
-        own = state[OWNER]
+        own = state[SERVER]
         check_same_data("the labels", own["data_digest"], self.labels_digest)
         self.load_finished(own)
         self.exchanges.protocol.load_state_dict(own["protocol"])

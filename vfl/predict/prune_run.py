@@ -13,7 +13,8 @@ from vfl.base.process_state import standard_state
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.core.local import InProcess
-from vfl.core.server import OWNER, HeadServer
+from vfl.core.server import HeadServer
+from vfl.data.source import SERVER
 from vfl.predict.prune_settings import pruned_config
 from vfl.predict.trained_run import check_whole_images, load_run_with_data, read_checkpoint
 from vfl.runs.atomic import check_new_folder, follow_links, write_atomically
@@ -61,7 +62,7 @@ def _checked_rounds(run: Run) -> int:
     trained = read_checkpoint(run)
     if not run.finished or run.summary["rounds"] != trained.rounds:  # resumed for more rounds, which are under way
         raise ConfigError(f"{run.folder}: is not finished; train it to its end: lvfl train --resume")
-    check_whole_images(run, trained.sections[OWNER].get("reports", {}))
+    check_whole_images(run, trained.sections[SERVER].get("reports", {}))
     if apart := [name for name in run.vertical.parties if "model" not in trained.sections[name]]:
         raise ConfigError(
             f"{run.folder}: {apart[0]} is a process of its own and keeps its model; prune it in a training: "

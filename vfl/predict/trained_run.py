@@ -12,11 +12,19 @@ from vfl.core.build import Start, TrainingLabels, build_finished_party, build_jo
 from vfl.core.finished_party import FinishedParty, PartyHere
 from vfl.core.local import InProcess, LocalFederation, build_in_process
 from vfl.core.party import SECTION
-from vfl.core.server import OWNER as SERVER
 from vfl.core.tasks import Task, restored_task
 from vfl.data.files import in_classes
 from vfl.data.samples import Labels, Samples
-from vfl.data.source import Prepared, Source, load_all_names, open_source, prepare_party, split_samples, stand_in
+from vfl.data.source import (
+    SERVER,
+    Prepared,
+    Source,
+    load_all_names,
+    open_source,
+    prepare_party,
+    split_samples,
+    stand_in,
+)
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runs.runtime import start_runtime

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, NetworkConfig
@@ -97,18 +97,11 @@ JOIN_LIMIT_S = 20.0
 
 
 class _NotNow(Exception):  # noqa: N818 - says why
-    """No stream came about; dialling again may help."""
+    """No stream came about; dialling again may help. ``refused``: the server does not let this party in for now."""
 
-
-class _Attempt(NamedTuple):
-    """Result of dialling that ended without an error."""
-
-    reason: str
-    """Reason why there is no stream now."""
-    joined: bool = False
-    """A stream had been accepted."""
-    refused: bool = False
-    """The server does not let this party in for now."""
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
 
 
 @dataclass(eq=False)
@@ -182,47 +175,45 @@ class Dialer:
         pause_s, reported, refused_s = FIRST_PAUSE_S, "", 0.0
         while True:
             # The server may hold on to a dead process of this name for silence_s: until then a refusal may pass.
-            attempt = await self._dial(patient=refused_s < 2 * self.network.silence_s)
+            refused = False
+            try:
+                reason = await self._dial(patient=refused_s < 2 * self.network.silence_s)
+                connected_s, pause_s, reported = self.machine.now_s(), FIRST_PAUSE_S, ""
+            except _NotNow as error:
+                reason, refused = str(error), error.refused
             if self._closing:
                 return
-            if attempt.joined:
-                connected_s, pause_s, reported = self.machine.now_s(), FIRST_PAUSE_S, ""
             if self.machine.now_s() - connected_s > self.network.wait_s:
                 raise PeerLost(
                     f"the server at {self.network.server} stayed away for network.wait_s = {self.network.wait_s:g} s "
-                    f"({attempt.reason})"
+                    f"({reason})"
                 )
-            if attempt.reason != reported:
-                line = (
-                    f"warning: no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
-                )
+            if reason != reported:
+                line = f"warning: no connection to the server at {self.network.server} ({reason}); dialling again"
                 self.tell(self.server, line)
-                reported = attempt.reason
+                reported = reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
-            refused_s = refused_s + pause_s if attempt.refused else 0.0
+            refused_s = refused_s + pause_s if refused else 0.0
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _dial(self, *, patient: bool) -> _Attempt:
-        """Serve one stream to its end. Raises ValueError if dialling again would not help.
+    async def _dial(self, *, patient: bool) -> str:
+        """Serve one stream to its end, and return the reason. Raises _NotNow for none, ValueError if none can be.
 
         ``patient``: dial again if the party may be admitted later.
         """
         async with AsyncExitStack() as undo:
-            try:
-                call, first = await self._open(undo)
-            except _NotNow as error:
-                return _Attempt(str(error))
+            call, first = await self._open(undo)
             try:
                 welcome = welcomed_by(first)
             except NotWelcome as refused:
                 if refused.again and patient:
-                    return _Attempt(refused.reason, refused=True)
+                    raise _NotNow(refused.reason, refused=True) from None
                 raise
             ended = await self._serve(call, first, welcome)
             if ended.violation:
                 raise ValueError(f"the server: {ended.reason}")
-            return _Attempt(ended.reason, joined=True)
+            return ended.reason
 
     async def ask(self) -> Message:
         """Say hello on a stream of its own, and return the answer. Raises ValueError where none comes."""

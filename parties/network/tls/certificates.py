@@ -9,6 +9,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+E = TypeVar("E", bound=x509.ExtensionType)
 SERVER = "server"
 """The head server's name; every other owner is a party."""
 
@@ -54,8 +56,7 @@ class CertificateSubject:
     @property
     def usage(self) -> x509.ExtendedKeyUsage:
         """Return the side of a connection that the owner may take."""
-        side = ExtendedKeyUsageOID.SERVER_AUTH if self.name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
-        return x509.ExtendedKeyUsage([side])
+        return x509.ExtendedKeyUsage([_side(self.name)])
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,7 @@ class Authority:
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(owner.usage, critical=False)
             .add_extension(owner.alternative_names, critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         return builder.sign(self.key, hashes.SHA256())
 
@@ -182,20 +180,27 @@ def common_name(subject: x509.Name) -> str:
 
 def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> set[str]:
     """Return the names, host names and IP addresses of a certificate."""
-    try:
-        return _values(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except x509.ExtensionNotFound:
-        return set()
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    return set() if names is None else _values(names)
 
 
 def may_be(certificate: x509.Certificate, owner: str) -> bool:
     """Return whether the certificate's usage allows the side of a connection that ``owner`` is on."""
-    side = ExtendedKeyUsageOID.SERVER_AUTH if owner == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
-    try:
-        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
+    usage = _extension(certificate, x509.ExtendedKeyUsage)
+    if usage is None:
         return True  # RFC 5280: no restriction
-    return side in usage or ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usage
+    return _side(owner) in usage or ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usage
+
+
+def _side(owner: str) -> x509.ObjectIdentifier:
+    return ExtendedKeyUsageOID.SERVER_AUTH if owner == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+def _extension(signed: x509.Certificate | x509.CertificateSigningRequest, kind: type[E]) -> E | None:
+    try:
+        return signed.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -209,10 +214,8 @@ def issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 def is_authority(certificate: x509.Certificate) -> bool:
     """Return whether a certificate may sign others."""
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+    constraints = _extension(certificate, x509.BasicConstraints)
+    return constraints is not None and constraints.ca
 
 
 def fingerprint(public_key: CertificatePublicKeyTypes) -> str:

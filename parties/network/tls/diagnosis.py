@@ -55,13 +55,7 @@ class Symptom(Enum):
     @property
     def may_pass(self) -> bool:
         """Return whether dialling again may help: the server is not there yet, or the network is down."""
-        return self in (
-            Symptom.ANSWERS,
-            Symptom.NO_HOST,
-            Symptom.CLOSED,
-            Symptom.UNREACHABLE,
-            Symptom.SILENT,
-        )
+        return self in (Symptom.ANSWERS, Symptom.NO_HOST, Symptom.CLOSED, Symptom.UNREACHABLE, Symptom.SILENT)
 
 
 class Diagnosis(NamedTuple):
@@ -72,10 +66,7 @@ class Diagnosis(NamedTuple):
 
 
 class _Stopped(Exception):  # noqa: N818 - how a step ends the search, never seen outside
-    """A failed step, which ends the search."""
-
-    def __init__(self, kind: Symptom, text: str) -> None:
-        self.finding = Diagnosis(kind, text)
+    """A failed step, which ends the search: its `Diagnosis` in two parts."""
 
 
 def explain(address: str, tls: TlsFiles | None) -> str | None:
@@ -103,7 +94,7 @@ def probe(address: str, tls: TlsFiles | None) -> Diagnosis:
                 with _shake_hands(address, connection, tls) as secured:
                     _hear_greeting(address, secured, tls)
     except _Stopped as stopped:
-        return stopped.finding
+        return Diagnosis(*stopped.args)
     return Diagnosis(Symptom.ANSWERS, f"a gRPC server answers at {address}")
 
 
@@ -141,9 +132,8 @@ def _shake_hands(address: str, connection: socket.socket, tls: TlsFiles) -> ssl.
             text = f"what listens at {address} speaks no TLS: a server started with --insecure, or something else"
             raise _Stopped(Symptom.NOT_TLS, text) from None
         if "VERSION" in reason:
-            raise _Stopped(
-                Symptom.OLD_TLS, f"what listens at {address} speaks no TLS 1.3: it is not our server"
-            ) from None
+            text = f"what listens at {address} speaks no TLS 1.3: it is not our server"
+            raise _Stopped(Symptom.OLD_TLS, text) from None
         raise _Stopped(Symptom.SILENT, f"{address} breaks the handshake off ({reason or error}); try again") from None
     except OSError as error:
         raise _Stopped(Symptom.SILENT, _silent(address, error)) from None
@@ -158,29 +148,20 @@ def _context(tls: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+_JUDGED = {
+    9: (Symptom.SERVER_TOO_NEW, "is not valid yet; check the clocks of both machines"),
+    10: (Symptom.SERVER_EXPIRED, "is expired; its operator renews it (lvfl certs issue --overwrite)"),
+    62: (Symptom.WRONG_NAME, f"does not name {SERVER!r}: another service, or check network.server"),
+    26: (Symptom.WRONG_NAME, "is not a server's (extended key usage): somebody else answers there"),
+}
+"""What is wrong with a server's certificate, by OpenSSL's X509_V_ERR_* codes."""
+
+
 def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Symptom, str]:
-    """Return the error in the server's certificate, by OpenSSL's X509_V_ERR_* codes."""
-    who = f"the certificate of the server at {address}"
-    match error.verify_code:
-        case 9:
-            return Symptom.SERVER_TOO_NEW, f"{who} is not valid yet; check the clocks of both machines"
-        case 10:
-            return (
-                Symptom.SERVER_EXPIRED,
-                f"{who} is expired; its operator renews it (lvfl certs issue --overwrite)",
-            )
-        case 62:
-            return Symptom.WRONG_NAME, f"{who} does not name {SERVER!r}: another service, or check network.server"
-        case 26:
-            return (
-                Symptom.WRONG_NAME,
-                f"{who} is not a server's (extended key usage): somebody else answers there",
-            )
-        case _:
-            return Symptom.UNKNOWN_AUTHORITY, (
-                f"{who} is not signed by the authority in network.tls.ca ({error.verify_message}); compare both sides' "
-                "ca.pem (lvfl certs show)"
-            )
+    """Return the error in the server's certificate."""
+    unknown = f"is not signed by the authority in network.tls.ca ({error.verify_message}); compare both sides' ca.pem"
+    kind, text = _JUDGED.get(error.verify_code, (Symptom.UNKNOWN_AUTHORITY, f"{unknown} (lvfl certs show)"))
+    return kind, f"the certificate of the server at {address} {text}"
 
 
 def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:

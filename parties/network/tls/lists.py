@@ -56,20 +56,12 @@ class _Kind(NamedTuple):
     """Returns an entry in the form of `Peer`. Raises ValueError with what is wrong."""
     empty: str
     """Meaning of a file without entries."""
-    stricter: Callable[[set[str], set[str]], set[str]]
-    """Returns what counts of the entries before and those that can be read now."""
+    keeps: bool
+    """The entries of before count as well while a line cannot be read: the stricter reading."""
 
 
-def _either(before: set[str], now: set[str]) -> set[str]:
-    return before | now
-
-
-def _readable(_before: set[str], now: set[str]) -> set[str]:
-    return now
-
-
-_SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", _either)
-_FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", _readable)
+_SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", keeps=True)
+_FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", keeps=False)
 
 
 class _Content(NamedTuple):
@@ -120,8 +112,8 @@ class _ListFile:
         return wanted in self._entries
 
     def _replace(self, content: _Content) -> None:
-        before, faults = self._entries, content.faults
-        self._entries = self.kind.stricter(before, content.entries) if faults else content.entries
+        faults, before = content.faults, self._entries if self.kind.keeps and content.faults else set[str]()
+        self._entries = content.entries | before
         kept = len(self._entries - content.entries)
         line = f"{self.field}: {self.path}, {'; '.join(faults[:3])}; the other lines count"
         self._warn(line + f", and {kept} that the list held before" * (kept > 0) if faults else "")
