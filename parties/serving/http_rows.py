@@ -16,12 +16,11 @@ from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from vfl.base.errors import one_line
-from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.config import ConfigError
 from vfl.config.tables import ServedRowsConfig
 from vfl.data.tables.arrow import pa
 from vfl.parties.serving.fetched_rows import Cells, Connection, RowRefused
-from vfl.runs.run_folder import read_secret
+from vfl.runs.run_folder import FIX_MODE, is_open_to_others, read_secret
 
 LARGEST = 1 << 20
 """Most bytes of an answer."""
@@ -60,7 +59,7 @@ def _context(where: str, served: ServedRowsConfig) -> ssl.SSLContext:
             what = f"{served.certificate} and {served.key} cannot be used"
             raise ConfigError(f"{where}.certificate: {what} ({one_line(error)})") from None
         if open_to_others:
-            raise ConfigError(f"{where}.key: {served.key} is open to other users; {FIX}")
+            raise ConfigError(f"{where}.key: {served.key} is open to other users; {FIX_MODE}")
     return context
 
 

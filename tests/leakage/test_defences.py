@@ -21,12 +21,11 @@ from torch.nn import functional
 from vfl.compression.codec import decode
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.config.wire import PrivacyConfig
-from vfl.core.batches import batch_rows
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
 from vfl.core.local import build_in_process
 from vfl.core.losses import AmountLoss
-from vfl.core.presence import RowMask
+from vfl.core.presence import RowMask, batch_rows
 from vfl.core.privacy.defences import (
     Gaussian,
     MaxNorm,

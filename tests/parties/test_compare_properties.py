@@ -11,8 +11,8 @@ from two_tables import sections_of, write_tables
 from vfl.comparison.compare import Comparison, _estimate_difference, _train_boosting
 from vfl.comparison.importance import metric_of
 from vfl.config import ExperimentConfig
-from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
+from vfl.core.presence import batch_rows
 from vfl.core.tasks import Classification, Task
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Labels, Samples

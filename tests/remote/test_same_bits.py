@@ -8,8 +8,7 @@ import pytest
 from shorthand import release
 
 from vfl.config import ExperimentConfig
-from vfl.core.batches import batch_rows, steps_in_round
-from vfl.core.presence import Presence
+from vfl.core.presence import Presence, batch_rows, steps_in_round
 
 GRID = {"partition": {"rows": 2, "columns": 2}}
 

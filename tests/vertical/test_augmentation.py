@@ -13,7 +13,7 @@ from torch import Tensor
 from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig, parse_experiment
 from vfl.core.augmentation import shifted
-from vfl.core.batches import batch_rows
+from vfl.core.presence import batch_rows
 from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.server import HeadServer

@@ -13,7 +13,7 @@ from torch import nn
 
 from vfl.base.macs import measure_macs, skipped_macs
 from vfl.config import parse_config
-from vfl.core.frozen import freeze
+from vfl.core.initial_weights import freeze
 from vfl.core.local import build_in_process
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.run import run_experiment

@@ -14,10 +14,10 @@ from shorthand import parties_of, reference_of, release
 from torch import Tensor
 
 from vfl.config import parse_config
-from vfl.core.batches import batch_rows
 from vfl.core.export_model import export_model
 from vfl.core.feature_models import check_feature_model
 from vfl.core.local import InProcess, build_in_process
+from vfl.core.presence import batch_rows
 from vfl.models.features import Features, ModelSpec, TableFeatures
 from vfl.models.mlp import MLP, MemberHeads
 from vfl.models.table import MemberModels, TableMLP, mlp

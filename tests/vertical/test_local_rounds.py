@@ -15,8 +15,8 @@ from torch import nn
 
 from vfl.base.errors import Diverged
 from vfl.compression.codec import encode
-from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import HeadReplica
+from vfl.core.presence import batch_rows
 from vfl.core.round_orders import Agenda
 from vfl.core.server import HeadServer
 from vfl.messages.control import LocalReports, LocalRounds, RoundStart

@@ -11,8 +11,8 @@ from shorthand import parties_of, release
 from torch import Tensor
 
 from scripts.lab.plain_training import JointTrainer
-from vfl.core.batches import batch_rows
 from vfl.core.label_protocol import gradient_scale
+from vfl.core.presence import batch_rows
 from vfl.core.reference import Reference
 from vfl.core.round_orders import Agenda
 from vfl.core.server import HeadServer

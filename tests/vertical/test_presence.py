@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from vfl.base.metrics import lost_without, subsets_of
 from vfl.compression.codec import dense_frame_size
-from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
 from vfl.core.party import FeatureParty
-from vfl.core.presence import Presence, RowMask, pack, unpack
+from vfl.core.presence import Presence, RowMask, batch_rows, pack, unpack
 from vfl.core.server import HeadServer
 from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split

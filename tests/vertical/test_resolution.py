@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import vfl
 from vfl.core.augmentation import resized_images, shifted
-from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
+from vfl.core.presence import batch_rows
 from vfl.core.server import HeadServer
 from vfl.models.convolution import vgg11, vgg16
 from vfl.models.features import Features, ModelSpec

@@ -17,9 +17,9 @@ from shorthand import at_every_run, links_of, parties_of, replace_links
 from torch import Tensor, nn
 
 from vfl.config import parse_config
-from vfl.core.batches import batch_rows
 from vfl.core.local import LocalLink, build_in_process
 from vfl.core.party import FeatureParty
+from vfl.core.presence import batch_rows
 from vfl.core.reference import Reference
 from vfl.core.round_orders import orders_of
 from vfl.core.server import HeadServer

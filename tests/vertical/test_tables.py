@@ -8,8 +8,8 @@ from shorthand import parties_of
 
 from scripts.lab.plain_training import JointTrainer
 from vfl.config import parse_config
-from vfl.core.batches import batch_rows
 from vfl.core.local import build_in_process
+from vfl.core.presence import batch_rows
 from vfl.runs.runtime import start_runtime
 
 ROWS = 80

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from vfl.base.modules import modules_by_name
 from vfl.base.random import generator
-from vfl.core.frozen import StillNorm
+from vfl.core.initial_weights import StillNorm
 from vfl.runs.runtime import Runtime
 
 Statistics = dict[str, Tensor]

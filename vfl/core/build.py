@@ -30,9 +30,8 @@ from vfl.core.feature_models import (
     mixes_rows,
 )
 from vfl.core.finished_party import FinishedParty
-from vfl.core.frozen import freeze
 from vfl.core.head import Head, HeadTrainer, OwnLoss, load_head
-from vfl.core.initial_weights import load_weights
+from vfl.core.initial_weights import freeze, load_weights
 from vfl.core.joint_model import JointModel
 from vfl.core.label_protocol import (
     HeadReplica,

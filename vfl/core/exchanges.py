@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from vfl.config import ExperimentConfig
-from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.ledger import Workload
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ServerProtocol
 from vfl.core.parties import Parties, PendingReply
-from vfl.core.presence import Presence, RowMask
+from vfl.core.presence import Presence, RowMask, batch_rows, steps_in_round
 from vfl.core.round_orders import Order, orders_of
 from vfl.messages.messages import Message, Part, PartKind
 

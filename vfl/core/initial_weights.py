@@ -1,14 +1,21 @@
-"""Weights with which an owner's feature model begins: a file that ``models.feature.weights`` names, never fetched.
+"""Weights with which an owner's feature model begins (``models.feature.weights``), and those that stay (``freeze``).
+
+The file is never fetched.
 
 Safetensors, or a state dict that PyTorch reads without unpickling code. What the file lacks, and what only it has, is
 reported; the layer that gives the embedding may be another one, as in a model that was trained for classes.
+
+Frozen parameters get no gradient, so that the optimizer keeps no state of them and their layers do no backward work,
+but for passing a gradient on to trained layers before them. Batch normalizations keep their statistics, in evaluation
+too. Pruned with the rest, frozen layers lose channels and stay frozen.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # torch's and safetensors' own signatures are partly untyped.
 
 import hashlib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,3 +100,38 @@ def _check(what: str, name: str, saved: Tensor, own: Tensor) -> None:
 def _some(names: Collection[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join([*names][:SHOWN]) + more
+
+
+class StillNorm:
+    """Mixed into a batch normalization: it normalises with its running statistics in training, too."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Stay in evaluation mode."""
+        return cast(Any, super()).train(False)
+
+
+@cache
+def _still(norm: type) -> type:
+    return type(f"Still{norm.__name__}", (StillNorm, norm), {})
+
+
+def freeze(model: nn.Module, prefixes: Sequence[str], party: str) -> None:
+    """Freeze the parameters and batch normalizations whose dotted names begin with a prefix, part by part.
+
+    Raises ConfigError, one line, for a prefix that matches nothing, and if nothing would be trained.
+    """
+    modules, parameters = modules_by_name(model), dict(model.named_parameters())
+    for prefix in prefixes:
+        below = {name for name in (*modules, *parameters) if f"{name}.".startswith(f"{prefix}.")}
+        if not below or not prefix:
+            known = nearest_name(prefix, [name for name in modules if name.count(".") < 2 and name])
+            raise ConfigError(f"models: {party}'s freeze: {prefix!r} is no part of the model{known}")
+        for name in below & parameters.keys():
+            parameters[name].requires_grad_(False)
+        for name in below & modules.keys():
+            layer = modules[name]
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, StillNorm):  # pyright: ignore[reportPrivateUsage]  # the class of all of them
+                layer.__class__ = _still(type(layer))
+                layer.eval()
+    if prefixes and not any(each.requires_grad for each in parameters.values()):
+        raise ConfigError(f"models: {party}'s freeze: leaves nothing to train; freeze fewer parts")

@@ -18,7 +18,6 @@ from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
 from vfl.core.augmentation import build_views, resized
 from vfl.core.batch_statistics import embed_still
-from vfl.core.batches import batch_rows, steps_in_round
 from vfl.core.costs.ledger import RoundMeter
 from vfl.core.embeddings import EmbeddingSender
 from vfl.core.finished_model import naming_model
@@ -26,6 +25,7 @@ from vfl.core.finished_party import FinishedParty
 from vfl.core.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.core.label_protocol import HeadReplica, PartyProtocol
 from vfl.core.own_classifier import classifier_frame
+from vfl.core.presence import batch_rows, steps_in_round
 from vfl.core.privacy.defences import PartyDefence
 from vfl.core.privacy.message_recorder import MessageRecorder
 from vfl.core.team import Team

@@ -5,13 +5,13 @@ import json
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
-from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.config import (
     ConfigError,
     Experiment,
@@ -274,6 +274,18 @@ def write_run_id(run_dir: Path, run: str) -> None:
 
 SHORTEST = 16
 """Characters of a secret."""
+FIX_MODE = "chmod 600 it; only a mounted secret of root may be 0440, for a group of this process"
+"""Remedy for a file of a secret that others may read."""
+
+
+def is_open_to_others(file: os.stat_result) -> bool:
+    """Return whether users other than this process's own may read a file, or write it.
+
+    0440 of root and a group of this process is private, too: Kubernetes mounts secrets so for a pod without root, and
+    nobody in the pod can change that.
+    """
+    mounted = file.st_uid == 0 and file.st_gid in (os.getegid(), *os.getgroups())
+    return bool(stat.S_IMODE(file.st_mode) & 0o077) and not (mounted and stat.S_IMODE(file.st_mode) == 0o440)
 
 
 def read_secret(path: Path | None) -> bytes | None:
@@ -292,7 +304,7 @@ def read_secret(path: Path | None) -> bytes | None:
     if len(secret) < SHORTEST:
         raise ConfigError(f"{path}: holds {len(secret)} characters; a secret has at least {SHORTEST}")
     if is_open_to_others(status):
-        raise ConfigError(f"{path}: others may read it; {FIX}")
+        raise ConfigError(f"{path}: others may read it; {FIX_MODE}")
     return secret
 
 

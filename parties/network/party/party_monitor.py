@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vfl.base.costs import savings
 from vfl.config import ExperimentConfig, dump_config
-from vfl.core.batches import batch_rows
 from vfl.core.party import FeatureParty
+from vfl.core.presence import batch_rows
 from vfl.core.privacy.message_recorder import write_recording
 from vfl.data.files import numbered
 from vfl.data.samples import Samples

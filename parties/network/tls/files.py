@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from vfl.base.secret_files import FIX, is_open_to_others
 from vfl.parties.network.tls.certificates import (
     SERVER,
     Authority,
@@ -36,6 +35,7 @@ from vfl.parties.network.tls.certificates import (
     issued_by,
     may_be,
 )
+from vfl.runs.run_folder import FIX_MODE, is_open_to_others
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"
@@ -170,7 +170,7 @@ def _read_private(field_name: str, path: Path) -> bytes:
     status = path.stat()
     if is_open_to_others(status):
         mode = stat.S_IMODE(status.st_mode)
-        raise ValueError(f"{field_name}: {path} is open to other users (mode {mode:04o}); {FIX}")
+        raise ValueError(f"{field_name}: {path} is open to other users (mode {mode:04o}); {FIX_MODE}")
     return content
 
 
