@@ -106,27 +106,18 @@ def attacks_with_gradients(
         (NORM, norm_leak, 0),
         (DIRECTION, direction_leak, 1),
     )
-    findings = [
-        Finding(
-            attack,
-            messages.party,
-            "AUC",
-            leak(messages.gradients_ND, labels_N, classes, stream),
-            leak(messages.gradients_ND, permuted_N, classes, stream),
-            rows,
-            known_rows,
-        )
-        for attack, leak, known_rows in leaks
-        if attack in only
-    ]
-    if INVERSION not in only:
-        return findings
-    prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
-    guesses_n = inverted_labels(
-        messages.embeddings_ND[some], messages.gradients_ND[some], messages.hidden, prior_C, seed
-    )
-    right, control = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
-    return [*findings, Finding(INVERSION, messages.party, "labels right", right, control, len(guesses_n))]
+    findings = list[Finding]()
+    for attack, leak, known in leaks:
+        if attack in only:
+            pair = (leak(messages.gradients_ND, each_N, classes, stream) for each_N in (labels_N, permuted_N))
+            findings.append(Finding(attack, messages.party, "AUC", *pair, rows, known))
+    if INVERSION in only:
+        prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
+        seen = messages.embeddings_ND[some], messages.gradients_ND[some]
+        guesses_n = inverted_labels(*seen, messages.hidden, prior_C, seed)
+        pair = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
+        findings.append(Finding(INVERSION, messages.party, "labels right", *pair, len(guesses_n)))
+    return findings
 
 
 def attacks_on_labels(messages: ObservedMessages, seed: int) -> list[Finding]:
@@ -134,49 +125,31 @@ def attacks_on_labels(messages: ObservedMessages, seed: int) -> list[Finding]:
     labels_N, classes, rows = messages.labels_N, messages.classes, len(messages.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
-    findings = list[Finding]()
-    for known_rows in [known_rows for known_rows in KNOWN_LABELS if 2 * known_rows <= rows]:
-        gained, control = (
-            completion_gain(
-                messages.embeddings_ND, messages.features, each_N, classes, known_rows, messages.fresh, seed
-            )
+    embeddings_ND, findings = messages.embeddings_ND, list[Finding]()
+    for known in (each for each in KNOWN_LABELS if 2 * each <= rows):
+        pair = (
+            completion_gain(embeddings_ND, messages.features, each_N, classes, known, messages.fresh, seed)
             for each_N in (labels_N, permuted_N)
         )
-        findings.append(
-            Finding(
-                "model completion",
-                messages.party,
-                "accuracy gained",
-                gained,
-                control,
-                min(rows - known_rows, SCORED_ROWS),
-                known_rows,
-            )
-        )
-    right, control = (
-        cluster_leak(messages.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
-    )
-    return [*findings, Finding("embedding clusters", messages.onlooker, "labels right", right, control, rows)]
+        scored = min(rows - known, SCORED_ROWS)
+        findings.append(Finding("model completion", messages.party, "accuracy gained", *pair, scored, known))
+    pair = (cluster_leak(embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding("embedding clusters", messages.onlooker, "labels right", *pair, rows)]
 
 
 def attacks_on_features(messages: ObservedMessages, seed: int) -> list[Finding]:
     """Return the findings of attacks by others on a party's features, with its embeddings."""
     rows = len(messages.labels_N)
-    known_rows = min(KNOWN_PAIRS, rows // 2)
+    known = min(KNOWN_PAIRS, rows // 2)
     stream = np.random.default_rng(seed)
     flat_NF = flat_features(messages.features)
     decoded, control = (
-        decode_embeddings(embeddings_ND, flat_NF, known_rows, table=messages.table, stream=stream, seed=seed)
+        decode_embeddings(embeddings_ND, flat_NF, known, table=messages.table, stream=stream, seed=seed)
         for embeddings_ND in (messages.embeddings_ND, stream.permutation(messages.embeddings_ND))
     )
-    findings = [
-        Finding(DECODER, messages.onlooker, "error left", decoded.error, control.error, rows - known_rows, known_rows)
-    ]
-    if decoded.exact is None or control.exact is None:
-        return findings
+    measured = {"error left": (decoded.error, control.error)}
+    if decoded.exact is not None and control.exact is not None:
+        measured["values right"] = decoded.exact, control.exact
     return [
-        *findings,
-        Finding(
-            DECODER, messages.onlooker, "values right", decoded.exact, control.exact, rows - known_rows, known_rows
-        ),
+        Finding(DECODER, messages.onlooker, measure, *pair, rows - known, known) for measure, pair in measured.items()
     ]

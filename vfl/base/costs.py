@@ -29,12 +29,9 @@ class PartyCosts:
 
     def record_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
         """Record a part of a message: ``sent`` bytes, and ``dense`` bytes, those with its tensors in float32."""
-        if direction == "uplink":
-            travelled, in_float32 = self.uplink_bytes, self.dense_uplink_bytes
-        else:
-            travelled, in_float32 = self.downlink_bytes, self.dense_downlink_bytes
-        travelled[kind] = travelled.get(kind, 0) + sent
-        in_float32[kind] = in_float32.get(kind, 0) + dense
+        for size, in_float32 in ((sent, False), (dense, True)):
+            bytes_by_kind = self.bytes_of(direction, dense=in_float32)
+            bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + size
 
     def bytes_of(self, direction: Direction, *, dense: bool = False) -> dict[str, int]:
         """Return the bytes by kind of one direction, as sent or as dense float32."""

@@ -115,14 +115,14 @@ def _encode_packed(patterns: _Patterns, shape: tuple[int, ...], values: ValueTyp
     nonzeros = int(np.count_nonzero(patterns))
     sparse_size = _header_size(shape) + _values_size(nonzeros, values)  # but for the positions
     # Positions take at least a bit per non-zero in either form: a full tensor needs no closer look.
-    if dense_size <= sparse_size + _bits_size(nonzeros):
+    if dense_size <= sparse_size + entropy.bits_size(nonzeros):
         return _frame(_header("dense", values, shape, nonzeros), _pack_values(patterns, values))
 
     mask = patterns != 0
     positions = np.flatnonzero(mask)  # of bits, ten times faster than of patterns
     gaps = np.diff(positions, prepend=-1) - 1  # -1: the first gap counts from the start, as if an entry were before it
     k = _best_rice_parameter(gaps)
-    bitmap_size, gaps_size = _bits_size(len(patterns)), _gaps_size(gaps, k)
+    bitmap_size, gaps_size = entropy.bits_size(len(patterns)), _gaps_size(gaps, k)
     if dense_size <= sparse_size + min(bitmap_size, gaps_size):
         return _frame(_header("dense", values, shape, nonzeros), _pack_values(patterns, values))
     sent = _pack_values(patterns[positions], values)
@@ -307,11 +307,11 @@ def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
 def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
     """Return all entries' bit patterns, in native byte order."""
     entries = math.prod(info.shape)
-    bitmap_size = _bits_size(entries)
+    bitmap_size = entropy.bits_size(entries)
     if len(body) != bitmap_size + _values_size(info.nonzeros, info.values):
         raise CodecError(f"bitmap frame of shape {info.shape} has a body of {len(body)} bytes")
     bitmap, values = body[:bitmap_size], _nonzero_values(body[bitmap_size:], info)
-    if (placed := _count_bits(bitmap)) != info.nonzeros:
+    if (placed := int(np.bitwise_count(bitmap).sum())) != info.nonzeros:
         raise CodecError(f"frame places {placed} values but declares {info.nonzeros}")
     if entries % 8 and bitmap[-1] >> entries % 8:  # bits above those of the last entries: the padding
         raise CodecError(f"frame places a value beyond the last entry of shape {info.shape}")
@@ -329,10 +329,10 @@ def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
     """Return all entries' bit patterns, in native byte order."""
     entries, k = math.prod(info.shape), info.rice_k
     values_size = _values_size(info.nonzeros, info.values)
-    remainders_size = _bits_size(info.nonzeros * k)
+    remainders_size = entropy.bits_size(info.nonzeros * k)
     unary_size = len(body) - remainders_size - values_size
     # The unary stream has a one bit per gap, and zero bits for all the gaps >> k, which sum to at most entries >> k.
-    if not 0 <= unary_size <= _bits_size(info.nonzeros + (entries >> k)):
+    if not 0 <= unary_size <= entropy.bits_size(info.nonzeros + (entries >> k)):
         raise CodecError(f"gaps frame of shape {info.shape} has a body of {len(body)} bytes")
     unary, remainders, sent = np.split(body, (unary_size, unary_size + remainders_size))
     values = _nonzero_values(sent, info)
@@ -375,7 +375,7 @@ def _nonzero_values(sent: _Bytes, info: FrameInfo) -> _Patterns:
 
 def _values_size(count: int, values: ValueType) -> int:
     """Return the bytes of ``count`` values."""
-    return -(-count * _STORAGE[values].width // 8)
+    return entropy.bits_size(count * _STORAGE[values].width)
 
 
 def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:
@@ -413,11 +413,6 @@ def _count_nonzero(values: _Patterns) -> int:
     return sum(int(np.count_nonzero(values[at : at + BLOCK].copy())) for at in range(0, len(values), BLOCK))
 
 
-def _count_bits(stream: _Bytes) -> int:
-    """Return the number of bits that are one."""
-    return int(np.bitwise_count(stream).sum())
-
-
 # --- Golomb-Rice coding of gaps ---
 
 
@@ -441,14 +436,9 @@ def _best_rice_parameter(gaps: _Integers) -> int:
     return k
 
 
-def _bits_size(bits: int) -> int:
-    """Return the bytes of a bit stream, its last byte padded."""
-    return -(-bits // 8)
-
-
 def _gaps_size(gaps: _Integers, k: int) -> int:
     """Return the bytes of the two streams of `_pack_gaps`."""
-    return _bits_size(int((gaps >> k).sum()) + len(gaps)) + _bits_size(len(gaps) * k)
+    return entropy.bits_size(int((gaps >> k).sum()) + len(gaps)) + entropy.bits_size(len(gaps) * k)
 
 
 def _pack_gaps(gaps: _Integers, k: int) -> tuple[_Bytes, _Bytes]:
@@ -467,7 +457,7 @@ def _unpack_gaps(unary: _Bytes, remainders: _Bytes, nonzeros: int, k: int) -> It
 
     A gap stays below n + 2**(k + 4) with n < 2**32 entries, because the caller bounds the unary stream's length.
     """
-    ones = _count_bits(unary)
+    ones = int(np.bitwise_count(unary).sum())
     if ones != nonzeros or (len(unary) and unary[-1] == 0):
         raise CodecError(f"gaps frame has {ones} gaps, then padding, where it declares {nonzeros}")
     if nonzeros * k % 8 and remainders[-1] >> nonzeros * k % 8:
@@ -481,7 +471,7 @@ def _unpack_gaps(unary: _Bytes, remainders: _Bytes, nonzeros: int, k: int) -> It
         gaps = (np.diff(ends, prepend=last) - 1) << k
         # The block's remainders are bits `first` to `stop` of their stream, and may begin within a byte.
         first, stop = taken * k, (taken + len(ends)) * k
-        bits = np.unpackbits(remainders[first // 8 : _bits_size(stop)], bitorder="little")
+        bits = np.unpackbits(remainders[first // 8 : entropy.bits_size(stop)], bitorder="little")
         for place, digit in enumerate(bits[first % 8 :][: stop - first].reshape(len(ends), k).T):
             gaps |= digit.astype(np.int64) << place
         yield gaps

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 import torch
@@ -118,7 +118,7 @@ def differ(
     left = {group.name: group.width - len(removed.get(group.name, ())) for group in structure.groups}
     set_counts(pruned.model, {at: left[group.name] for group in structure.groups for at in group.counts})
     fit_widths(pruned.model)
-    inputs, expected = _run_masked(masked, _as_trial(example))
+    inputs, expected = _run_masked(masked, [_as_double(tensor.detach()[:1].cpu()) for tensor in example])
     got = pruned.run(inputs).nan_to_num()
     return float((got - expected).abs().max()), float(expected.abs().max()), masked.live
 
@@ -163,15 +163,11 @@ class _Stored:
         return _pool()[first : first + count] if count <= POOL else _pool()[(first + torch.arange(count)) % POOL]
 
 
-_POOL = list[Tensor]()
-
-
+@cache
 def _pool() -> Tensor:
     """Return random values, twice the same."""
-    if not _POOL:
-        values = 2 * torch.rand(POOL, dtype=torch.float64, generator=generator(0, "trial weights")) - 1
-        _POOL.append(torch.cat([values, values]))
-    return _POOL[0]
+    values = 2 * torch.rand(POOL, dtype=torch.float64, generator=generator(0, "trial weights")) - 1
+    return torch.cat([values, values])
 
 
 def _stored(module: nn.Module, name: str, leaf: str, tensor: Tensor) -> _Stored:
@@ -308,11 +304,6 @@ READERS = {"linear", *(f"conv{kind}{dims}d" for kind in ("", "_transpose") for d
 def _as_double(value: Any) -> Any:
     """Return a tensor of numbers in double precision, whatever type the model asked for."""
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _as_trial(example: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the first sample as the trial reads it; indices stay integers."""
-    return tuple(_as_double(tensor.detach()[:1].cpu()) for tensor in example)
 
 
 def _run_masked(masked: _Weights, example: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor]:

@@ -34,27 +34,16 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     without a copy if there is nothing to zero. Raises ValueError for beta outside [0, 1) and other element types.
     """
     embedding_BD = embedding_BD.detach()
-    removed = _removed(embedding_BD, beta)
-    return embedding_BD if removed == 0 else _only(embedding_BD, _largest(embedding_BD, removed))
-
-
-def _removed(embedding_BD: Tensor, beta: float) -> int:
-    """Return the number of entries to zero."""
     if not 0 <= beta < 1:
         raise ValueError(f"lightweighting.beta is {beta}: give a share of entries in [0, 1)")
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
         raise ValueError(f"cannot sparsify {embedding_BD.dtype}: convert the embedding to float32 first")
     # Exactly: in floats 0.29 * 100 is 28.99..., one entry less.
-    return math.floor(exact(beta) * embedding_BD.numel()) if beta else 0
-
-
-def _largest(embedding_BD: Tensor, removed: int) -> Tensor:
-    """Return the mask of the entries that ``sparsify`` keeps when it removes ``removed``."""
+    removed = math.floor(exact(beta) * embedding_BD.numel()) if beta else 0
+    if removed == 0:
+        return embedding_BD
     key_BD = _ranking_key(embedding_BD)
-    return key_BD > _kth_smallest(key_BD, removed)
-
-
-def _only(embedding_BD: Tensor, keep_BD: Tensor) -> Tensor:
+    keep_BD = key_BD > _kth_smallest(key_BD, removed)
     # A product of bit patterns and 0 or 1: exact for every value, and ten times faster than torch.where.
     return (_bits(embedding_BD) * keep_BD).view(embedding_BD.dtype)
 

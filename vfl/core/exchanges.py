@@ -116,25 +116,24 @@ class Exchanges:
 
     def _receive(self, exchange: int) -> list[Received]:
         """Return the parties' embeddings of an exchange's batch, from the oldest order."""
-        rows_B, received, masks = self.rows[exchange], list[Received](), self.masks[exchange]
+        masks = self.masks[exchange]
         # One at a time: decoded while the other parties still compute.
+        received: list[Received] = []
         for place, asked in enumerate(self.under_way.popleft()):
-            received.append(self._receive_one(asked, rows_B, masks[place]))
-            masks[place] = received[-1].mask
+            received.append(self._receive_one(asked, self.rows[exchange], masks[place]))
+            masks[place] = received[-1].mask  # a party that was lost takes part no longer: reports are checked by it
         return received
 
     def _receive_one(self, asked: PendingReply, rows_B: Tensor, mask: RowMask) -> Received:
-        receiver, missing = asked.party.receiver, self.trainer.missing
+        receiver, missing, device = asked.party.receiver, self.trainer.missing, self.trainer.runtime.device
 
         def decode(reply: Message) -> Received:
             frame = reply.part(PartKind.EMBEDDING)
-            embedding_BD = receiver.receive_part(frame, rows_B, mask, missing)
-            return Received(frame, embedding_BD.to(self.trainer.runtime.device), mask)
+            return Received(frame, receiver.receive_part(frame, rows_B, mask, missing).to(device), mask)
 
-        return asked.read(decode) or self._of_nobody(receiver.width, len(rows_B))
-
-    def _of_nobody(self, width: int, samples: int) -> Received:
-        """Return the embedding of an absent party: it takes part in no sample, and no gradient is returned."""
-        missing_BD = torch.full((samples, width), self.trainer.missing, device=self.trainer.runtime.device)
-        nobody = RowMask.of(torch.zeros(samples, dtype=torch.bool))
+        if (received := asked.read(decode)) is not None:
+            return received
+        # Of an absent party, which takes part in no sample; no gradient is returned to it.
+        missing_BD = torch.full((len(rows_B), receiver.width), missing, device=device)
+        nobody = RowMask.of(torch.zeros(len(rows_B), dtype=torch.bool))
         return Received(Part(PartKind.EMBEDDING, b""), missing_BD, nobody)

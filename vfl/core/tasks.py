@@ -256,9 +256,9 @@ def by_member(outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor | None) ->
     if outputs_BC.dim() == 2:
         return labels_B, weights_B
     members = outputs_BC.shape[1]
-    return labels_B.repeat_interleave(members, dim=0), None if weights_B is None else weights_B.repeat_interleave(
-        members, dim=0
-    )
+    if weights_B is not None:
+        weights_B = weights_B.repeat_interleave(members, dim=0)
+    return labels_B.repeat_interleave(members, dim=0), weights_B
 
 
 def mean_by_weight(losses_B: Tensor, weights_B: Tensor, total_B: Tensor) -> Tensor:
@@ -273,19 +273,15 @@ Task = Classification | Regression
 
 def task_state(task: Task) -> State:
     """Return the meaning of a trained head's outputs, for a checkpoint; ``restored_task`` is the inverse."""
-    values: dict[str, Any] = asdict(task)
-    return {
-        key: list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value for key, value in values.items()
-    }
+    values = asdict(task).items()
+    return {key: list(cast(Any, value)) if isinstance(value, tuple) else value for key, value in values}
 
 
 def restored_task(state: State) -> Task:
     """Return the task described by a ``task_state``."""
-    values: dict[str, Any] = {}
-    if "by" in state:
-        state = state | {"by": AmountLoss(**state["by"])}
-    for key, value in state.items():
-        values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
+    values: State = {key: tuple(cast(Any, each)) if isinstance(each, list) else each for key, each in state.items()}
+    if "by" in values:
+        values["by"] = AmountLoss(**values["by"])
     return Classification(**values) if "classes" in values else Regression(**values)
 
 
