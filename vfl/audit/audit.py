@@ -109,14 +109,14 @@ def attacks_with_gradients(
     findings = list[Finding]()
     for attack, leak, known in leaks:
         if attack in only:
-            pair = (leak(messages.gradients_ND, each_N, classes, stream) for each_N in (labels_N, permuted_N))
-            findings.append(Finding(attack, messages.party, "AUC", *pair, rows, known))
+            found, control = (leak(messages.gradients_ND, each_N, classes, stream) for each_N in (labels_N, permuted_N))
+            findings.append(Finding(attack, messages.party, "AUC", found, control, rows, known))
     if INVERSION in only:
         prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
         seen = messages.embeddings_ND[some], messages.gradients_ND[some]
         guesses_n = inverted_labels(*seen, messages.hidden, prior_C, seed)
-        pair = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
-        findings.append(Finding(INVERSION, messages.party, "labels right", *pair, len(guesses_n)))
+        found, control = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
+        findings.append(Finding(INVERSION, messages.party, "labels right", found, control, len(guesses_n)))
     return findings
 
 
@@ -127,14 +127,14 @@ def attacks_on_labels(messages: ObservedMessages, seed: int) -> list[Finding]:
     permuted_N = stream.permutation(labels_N)
     embeddings_ND, findings = messages.embeddings_ND, list[Finding]()
     for known in (each for each in KNOWN_LABELS if 2 * each <= rows):
-        pair = (
+        found, control = (
             completion_gain(embeddings_ND, messages.features, each_N, classes, known, messages.fresh, seed)
             for each_N in (labels_N, permuted_N)
         )
         scored = min(rows - known, SCORED_ROWS)
-        findings.append(Finding("model completion", messages.party, "accuracy gained", *pair, scored, known))
-    pair = (cluster_leak(embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N))
-    return [*findings, Finding("embedding clusters", messages.onlooker, "labels right", *pair, rows)]
+        findings.append(Finding("model completion", messages.party, "accuracy gained", found, control, scored, known))
+    found, control = (cluster_leak(embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding("embedding clusters", messages.onlooker, "labels right", found, control, rows)]
 
 
 def attacks_on_features(messages: ObservedMessages, seed: int) -> list[Finding]:

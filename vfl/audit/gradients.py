@@ -41,7 +41,7 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
     With two classes the AUC of the rarer one; with more the mean over each against the rest.
     """
     norms_N = np.linalg.norm(gradients_ND, axis=1)
-    target_classes = [_rarer_class(labels_N)] if classes == 2 else range(classes)
+    target_classes = [int(labels_N.mean() < 0.5)] if classes == 2 else range(classes)  # of two the rarer one
 
     def leak(rows: Ints) -> float:
         return _mean_estimate([auc(norms_N[rows], labels_N[rows] == label) for label in target_classes])
@@ -79,13 +79,11 @@ def inverted_labels(
     The attacker has the embeddings that it sent, the gradients that came back, the head's hidden widths and the shares
     of the classes. A surrogate head sees only its own embedding, as the attacker does.
     """
-    embeddings, prior_C = _standardise(embeddings_ND), np.asarray(prior_C, dtype=np.float32)
+    standard_ND = (embeddings_ND - embeddings_ND.mean(axis=0)) / (embeddings_ND.std() or 1.0)
+    embeddings, shares_C = (torch.as_tensor(np.asarray(each, dtype=np.float32)) for each in (standard_ND, prior_C))
     gradients = torch.as_tensor(np.asarray(gradients_ND, dtype=np.float32))
     gradients = gradients / gradients.norm(dim=1).mean().clamp(min=1e-30)
-    starts = [
-        _invert_gradients(embeddings, gradients, hidden, torch.as_tensor(prior_C), seed + start)
-        for start in range(STARTS)
-    ]
+    starts = [_invert_gradients(embeddings, gradients, hidden, shares_C, seed + start) for start in range(STARTS)]
     return min(starts, key=lambda fit: fit[0])[1]
 
 
@@ -121,15 +119,6 @@ def inversion_leak(guesses_N: Ints, labels_N: Ints, classes: int, stream: np.ran
     return bootstrap(lambda rows: float(right_N[rows].mean()), len(labels_N), stream)
 
 
-def _rarer_class(labels_N: Ints) -> int:
-    return int(labels_N.mean() < 0.5)
-
-
 def _mean_estimate(values: Sequence[float]) -> float:
     defined = [value for value in values if value == value]
     return float(np.mean(defined)) if defined else float("nan")
-
-
-def _standardise(values_ND: Floats) -> Tensor:
-    scale = values_ND.std() or 1.0
-    return torch.as_tensor(np.asarray((values_ND - values_ND.mean(axis=0)) / scale, dtype=np.float32))

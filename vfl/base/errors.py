@@ -155,12 +155,8 @@ LONGEST = 300
 def plain(text: str, longest: int = LONGEST) -> str:
     """Return another process's text in one line: blanks for white space, other unprintable characters escaped, cut."""
     # Cut first, as a stranger's text may be long, but not to the end yet: joining blanks shortens it.
-    shown = "".join(each if each.isprintable() else _escaped(each) for each in " ".join(text[: 2 * longest].split()))
+    shown = printable(" ".join(text[: 2 * longest].split()))
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode()
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:

@@ -160,7 +160,8 @@ class JointAnswers(NamedTuple):
 
 def joint_answers(joint: JointModel) -> JointAnswers:
     """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
-    _refuse_weights(joint.samples.weights is not None)
+    if joint.samples.weights is not None:  # boosting and the intervals have none
+        raise ConfigError("data.tables: lvfl compare weighs all samples alike; leave weight out")
     names = joint.names
     without = {name: joint.without([name]).predictions() for name in names}
     return JointAnswers(joint.task, joint.samples.values, joint.predictions(), without, column_importance(joint))
@@ -224,12 +225,6 @@ def comparison_of(
 def _calibration_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> dict[str, float]:
     values = task.metrics(predictions_MC, labels_M)
     return {name: values[name] for name in CALIBRATION}
-
-
-def _refuse_weights(weighted: bool) -> None:
-    """Raise ConfigError for samples with weights, as boosting and the intervals have none."""
-    if weighted:
-        raise ConfigError("data.tables: lvfl compare weighs all samples alike; leave weight out")
 
 
 def _join_columns(split: Split) -> PartyData:

@@ -122,7 +122,8 @@ def _encode_packed(patterns: _Patterns, shape: tuple[int, ...], values: ValueTyp
     positions = np.flatnonzero(mask)  # of bits, ten times faster than of patterns
     gaps = np.diff(positions, prepend=-1) - 1  # -1: the first gap counts from the start, as if an entry were before it
     k = _best_rice_parameter(gaps)
-    bitmap_size, gaps_size = entropy.bits_size(len(patterns)), _gaps_size(gaps, k)
+    bitmap_size = entropy.bits_size(len(patterns))
+    gaps_size = entropy.bits_size(int((gaps >> k).sum()) + len(gaps)) + entropy.bits_size(len(gaps) * k)
     if dense_size <= sparse_size + min(bitmap_size, gaps_size):
         return _frame(_header("dense", values, shape, nonzeros), _pack_values(patterns, values))
     sent = _pack_values(patterns[positions], values)
@@ -434,11 +435,6 @@ def _best_rice_parameter(gaps: _Integers) -> int:
     while k > 0 and bits(k - 1) <= bits(k):
         k -= 1
     return k
-
-
-def _gaps_size(gaps: _Integers, k: int) -> int:
-    """Return the bytes of the two streams of `_pack_gaps`."""
-    return entropy.bits_size(int((gaps >> k).sum()) + len(gaps)) + entropy.bits_size(len(gaps) * k)
 
 
 def _pack_gaps(gaps: _Integers, k: int) -> tuple[_Bytes, _Bytes]:

@@ -100,7 +100,7 @@ class Structure:
         "filter": L1 norm of what the unit's layers produce it with (Li et al., ICLR 2017), summed over them. "group":
         with the weights that read it and those of its normalizations.
         """
-        axes = group.producers if kind == "filter" else [axis for axis in self.axes if _is_weight(axis[0])]
+        axes = group.producers if kind == "filter" else [axis for axis in self.axes if axis[0].endswith("weight")]
         parts = [self._norms(tensor_of(model, axis[0]), axis, group) for axis in axes]
         return torch.stack([part for part in parts if part is not None]).sum(dim=0)
 
@@ -120,10 +120,6 @@ def _norms_along(weight: Tensor, dim: int) -> Tensor:
     rows = weight.movedim(dim, 0).flatten(1) if weight.dim() > 1 else weight[:, None]
     step = max(1, ROWS_AT_ONCE // max(1, rows.shape[1]))
     return torch.cat([part.to("cpu", torch.float64).abs().sum(dim=1) for part in rows.split(step)])
-
-
-def _is_weight(name: str) -> bool:
-    return name.endswith("weight")
 
 
 def tensor_of(model: nn.Module, name: str) -> Tensor:

@@ -160,7 +160,7 @@ class StructuredPruner:
             return False
         # Against the units that are left: earlier events have removed some of what this alpha asks for.
         removed = {
-            group.name: _lowest(importance, excess)
+            group.name: sorted(int(unit) for unit in importance.argsort(stable=True)[:excess])
             for group in self._structure.groups
             if (excess := group.width - targets[group.name]) > 0
             for importance in [self._structure.importance(self._model, group, self._importance)]
@@ -275,8 +275,3 @@ def _whole_layers(
     whole = {name: name.removesuffix(".weight") for name in proposed.macs if name not in touched | proposed.outputs}
     macs = {layer: proposed.macs[name] for name, layer in whole.items()}
     return {layer: reasons.get(layer, MIXED) for layer in macs}, macs
-
-
-def _lowest(importance: Tensor, count: int) -> list[int]:
-    """Return the indices of the `count` lowest values, ascending; of equal values the lower index first."""
-    return sorted(int(index) for index in importance.argsort(stable=True)[:count])

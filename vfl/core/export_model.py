@@ -82,7 +82,10 @@ def plain_model(model: nn.Module) -> nn.Module:
     plain = without_compilation(copy_model(model))
     for name, module in list(plain.named_modules()):
         if isinstance(module, SmallMapConv2d):
-            plain.set_submodule(name, _as_conv2d(module))
+            kept = module.bias is not None
+            layer = nn.Conv2d(module.in_channels, module.out_channels, kernel_size=3, padding=1, bias=kept)
+            layer.load_state_dict(module.state_dict())
+            plain.set_submodule(name, layer)
     return plain
 
 
@@ -123,10 +126,3 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, inputs: int) 
         )
     assert converted is not None
     converted.save(path, external_data=False)
-
-
-def _as_conv2d(module: SmallMapConv2d) -> nn.Conv2d:
-    bias = module.bias is not None
-    plain = nn.Conv2d(module.in_channels, module.out_channels, kernel_size=3, padding=1, bias=bias)
-    plain.load_state_dict(module.state_dict())
-    return plain

@@ -109,7 +109,8 @@ class RunResult:
         # All rounds have the same steps, and so nearly the same cost without pruning: parties may lack rows.
         whole = self.summary["unpruned_train_macs"] / len(self.rows)
         if any("round_savings/compute" not in row for row in self.rows):  # older: a round's share had the total's name
-            return list(accumulate((1 - _saved_in_round(row)) * whole for row in self.rows))
+            saved = (row.get("round_savings/compute", row["savings/compute"]) for row in self.rows)
+            return list(accumulate((1 - share) * whole for share in saved))
         return [(1 - row["savings/compute"]) * whole * done for done, row in enumerate(self.rows, 1)]
 
     def seconds_by_round(self) -> list[float]:
@@ -124,11 +125,6 @@ class RunResult:
         tag = f"{self.metric}/test"
         scores = ((place, row[tag]) for place, row in enumerate(self.rows) if tag in row)
         return next((place for place, score in scores if not is_better(self.metric, target, score)), None)
-
-
-def _saved_in_round(row: Row) -> float:
-    """Return the share of compute that a round saved; older runs name it as what is now of all rounds so far."""
-    return row.get("round_savings/compute", row["savings/compute"])
 
 
 Quantity = Callable[[RunResult], float | None]

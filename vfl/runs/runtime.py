@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -32,11 +31,6 @@ class Runtime:
     autocast_dtype: torch.dtype | None = None
     channels_last: bool = False
 
-    @cached_property
-    def queues(self) -> bool:
-        """Kernels are queued: the device is a GPU."""
-        return self.device.type == "cuda"
-
     def place(self, module: nn.Module) -> nn.Module:
         """Move a module to this runtime's device and memory format, in place."""
         module.to(self.device)
@@ -53,7 +47,7 @@ class Runtime:
 
     def synchronize(self) -> None:
         """Wait for queued kernels, so that a clock read now includes their time."""
-        if self.queues:
+        if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def forward(self, module: Callable[..., Tensor], *inputs: Tensor | Sequence[Tensor]) -> Tensor:

@@ -128,12 +128,18 @@ class PriceList:
             for party in self.exchanges.roster
             if party.name not in self.prices
         ]
+
+        def read_prices(asked: AskedRatios, reply: Message) -> Prices:
+            prices = Prices.of(reply)
+            prices.check(asked.alphas, asked.resolutions or ())
+            return prices
+
         # Nothing can be spared a party that is away.
         none = (0,) * len(self.alphas)
         for each in asked:
             name = each.party.name
             free = Prices(macs_per_sample=none, parameters=none, smaller=(none,) * len(self.sizes[name]) or None)
-            self.prices[name] = each.read(partial(checked_prices, wanted[name])) or free
+            self.prices[name] = each.read(partial(read_prices, wanted[name])) or free
 
     @cached_property
     def forecast(self) -> Forecast:
@@ -194,13 +200,6 @@ class PriceList:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
         self.prices = {name: Prices.restored(each) for name, each in state.items()}
-
-
-def checked_prices(asked: AskedRatios, reply: Message) -> Prices:
-    """Return a party's prices. Raises MessageError if they are not those asked for."""
-    prices = Prices.of(reply)
-    prices.check(asked.alphas, asked.resolutions or ())
-    return prices
 
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
