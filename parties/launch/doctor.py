@@ -141,7 +141,6 @@ def _drift(run_dir: Path) -> Iterator[Check]:
 
 
 def _proxy(config: ExperimentConfig) -> Iterator[Check]:
-    """Yield the proxy that the environment sets, if there is one."""
     proxy = getproxies().get("https")
     if proxy is not None:
         use = "is used, as network.use_proxy says" if config.network.use_proxy else "is not used (network.use_proxy)"

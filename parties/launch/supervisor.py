@@ -98,7 +98,7 @@ class Supervisor:
                     self._start_party(name)
                 while (code := server.poll()) is None:
                     if failed := self._failed_party():
-                        self._signal(SERVER)
+                        self._stop()
                         return failed
                     time.sleep(POLL_S)
                 return code
@@ -125,12 +125,9 @@ class Supervisor:
                 self._start_party(name)
         return 0
 
-    def _stop(self, signal_name: str) -> None:
-        self._signal(SERVER)  # which lets the parties go after the round's checkpoint
-
-    def _signal(self, name: str) -> None:
-        if self.running[name].poll() is None:
-            self.running[name].terminate()
+    def _stop(self, signal_name: str = "") -> None:
+        if self.running[SERVER].poll() is None:
+            self.running[SERVER].terminate()  # it lets the parties go after the round's checkpoint
 
     def _end_all(self) -> None:
         """Let every process end by itself for a while, then end it."""

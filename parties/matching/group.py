@@ -131,7 +131,6 @@ def _check_length(points: Buffer, count: int) -> None:
 
 
 def _held(points: Buffer) -> Any:
-    """Return points as an array of the library's structs."""
     held = _ffi.new("secp256k1_pubkey[]", len(points) // POINT_BYTES)
     for place, point in enumerate(_parsed(points)):
         held[place] = point[0]  # a copy of the struct, as the next point takes its place

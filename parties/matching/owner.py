@@ -128,7 +128,6 @@ class MatchingOwner:
         self._count(sums)
 
     def _in_parts(self, multiply: Callable[[bytes, S], bytes], place: int, items: S, width: int) -> bytes:
-        """Multiply keys or points in several processes at once."""
         step = max(1, -(-len(items) // width // self.workers)) * width
         parts = [items[start : start + step] for start in range(0, len(items), step)]
         try:

@@ -209,7 +209,10 @@ def match_keys(
             advance = _counted(progress, lists)
             raised = _at_once(threads, {each: Passing(peers, publics, each, chunk, advance).run for each in lists})
             rows = _join(peers, leader, brought, {each: raised[each] for each in lists}, how)
-            part = _described(brought, rows, rows[leader])
+            tested = None
+            if brought.tested is not None:
+                tested = int((rows[leader] >= (brought.samples or 0) - brought.tested).sum())
+            part = Matched(order=order_digest(rows), samples=len(rows[leader]), start=0, tested=tested)
             held = [rows[owner] >= 0 for owner in sorted(brought.known_as or {})]
             masks = {name: held if name == leader else [] for name in peers}
             _at_once(threads, {n: partial(_deliver, peer, part, rows[n], masks[n]) for n, peer in peers.items()})
@@ -274,13 +277,6 @@ def _join(
         own,
         how,
     )
-
-
-def _described(brought: Brought, rows: Mapping[str, Rows], kept: Rows) -> Matched:
-    tested = None
-    if brought.tested is not None:
-        tested = int((kept >= (brought.samples or 0) - brought.tested).sum())
-    return Matched(order=order_digest(rows), samples=len(kept), start=0, tested=tested)
 
 
 def _places(leader: MatchingPeer, place: int, samples: int, size: int) -> Rows:

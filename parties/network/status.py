@@ -116,7 +116,6 @@ def _total(rows: list[Row], tag: str) -> int:
 
 
 def _last(rows: list[Row], ending: str) -> Row:
-    """Return the newest value of each tag with this ending."""
     return {tag: value for row in rows for tag, value in row.items() if tag.endswith(ending)}
 
 
@@ -150,7 +149,6 @@ def _experiment(path: Path) -> tuple[str, int]:
 
 
 def _rows(run_dir: Path) -> list[Row]:
-    """Return the rows of a run, without values that are no numbers."""
     rows: list[dict[str, Any]] = [{**row} for row in whole_rows(run_dir)]
     return [{tag: value for tag, value in row.items() if isinstance(value, int | float)} for row in rows]
 

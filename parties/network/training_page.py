@@ -171,7 +171,6 @@ class TrainingPage(Viewer):
 
 
 def _answer(head: bytes, registry: "CollectorRegistry") -> bytes:
-    """Return the answer to the head of a request."""
     from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     method, _, rest = head.partition(b" ")

@@ -185,7 +185,7 @@ class ClientConnection(HttpToolsProtocol):
             if not self._awaits_head():  # it gets this answer and no other
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
-            content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail})
+            content = problem(status, detail)
             headers = [
                 *self.server_state.default_headers,
                 (b"content-type", b"application/problem+json"),
@@ -194,7 +194,7 @@ class ClientConnection(HttpToolsProtocol):
             ]
             head = b"".join(b"%b: %b\r\n" % each for each in headers)
             phrase = HTTPStatus(status).phrase.encode()
-            self.transport.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, phrase, head, content.encode()))
+            self.transport.write(b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, phrase, head, content))
             self.transport.close()
 
     def _watch(self) -> None:
@@ -203,6 +203,11 @@ class ClientConnection(HttpToolsProtocol):
             self._head_timer = _cancel(self._head_timer)
         elif self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(REQUEST_LIMIT_S, self.transport.close)
+
+
+def problem(status: int, detail: str, title: str = "Refused") -> bytes:
+    """Return problem details of RFC 9457 as JSON."""
+    return json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

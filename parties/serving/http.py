@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from vfl.base.errors import plain
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.serving.client_connection import ClientConnection
+from vfl.parties.serving.client_connection import ClientConnection, problem
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
 from vfl.parties.serving.request_gate import RequestGate
 from vfl.parties.serving.request_queue import Key, QueueFull, ReasonsAsked
@@ -201,7 +201,6 @@ async def _check_token(request: Request, _sent: Annotated[object, Depends(HTTPBe
 
 
 def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
-    """Return the number of a class by its name, or a value."""
     names = scorer.version.task.names
     if names and str(told) not in names:
         raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no class; they are {', '.join(names)}")
@@ -221,8 +220,7 @@ def _kept(scorer: Scorer) -> Outcomes:
 
 
 def _problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None) -> Response:
-    content = Problem(title=title, status=status, detail=detail).model_dump_json()
-    return Response(content, status, headers, "application/problem+json")
+    return Response(problem(status, detail, title), status, headers, "application/problem+json")
 
 
 async def _on_http(_request: Request, error: Exception) -> Response:

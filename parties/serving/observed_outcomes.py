@@ -30,6 +30,7 @@ MOST_WAITING = 10_000
 """Batches that may wait to be written; beyond, scores are given but not kept."""
 PERIOD = 500
 """Outcomes over which the metrics are computed, in the order of scoring; the last period may have fewer."""
+KNOWN = "SELECT scored_at, model, prediction, outcome FROM scores WHERE outcome IS NOT NULL"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS scores
     (id INTEGER PRIMARY KEY, key TEXT, scored_at REAL, model TEXT, prediction TEXT, outcome REAL);
@@ -100,17 +101,15 @@ class Outcomes:
 
     def periods(self, task: Task) -> list[Period]:
         """Return the metrics of all known outcomes, in periods of ``PERIOD`` scores, oldest first."""
-        known = "SELECT scored_at, model, prediction, outcome FROM scores WHERE outcome IS NOT NULL ORDER BY id"
         with self._lock:
-            rows = self._file.execute(known).fetchall()
+            rows = self._file.execute(f"{KNOWN} ORDER BY id").fetchall()
         return [_measured(task, rows[start : start + PERIOD]) for start in range(0, len(rows), PERIOD)]
 
     def last(self, task: Task) -> tuple[int, Mapping[str, float]]:
         """Return the number of known outcomes and the metrics of the last ``PERIOD`` of them."""
-        latest = "SELECT scored_at, model, prediction, outcome FROM scores WHERE outcome IS NOT NULL ORDER BY id DESC"
         with self._lock:
             (count,) = self._file.execute("SELECT count(outcome) FROM scores").fetchone()
-            rows = self._file.execute(f"{latest} LIMIT {PERIOD}").fetchall()
+            rows = self._file.execute(f"{KNOWN} ORDER BY id DESC LIMIT {PERIOD}").fetchall()
         return count, _measured(task, rows[::-1]).metrics if rows else {}
 
     def close(self) -> None:

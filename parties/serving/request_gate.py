@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
@@ -12,7 +11,7 @@ from fastapi.security.utils import get_authorization_scheme_param
 
 from vfl.base.errors import plain
 from vfl.config.network import is_this_machine
-from vfl.parties.serving.client_connection import REQUEST_LIMIT_S
+from vfl.parties.serving.client_connection import REQUEST_LIMIT_S, problem
 
 MOST_BODY = 1 << 20
 """Bytes of a request."""
@@ -167,7 +166,7 @@ def _has_token(headers: list[tuple[bytes, bytes]], token: bytes) -> bool:
 
 async def _refuse(send: Send, refusal: _Refusal) -> None:
     status, detail, more = refusal
-    content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail}).encode()
+    content = problem(status, detail)
     fixed = (b"content-length", b"%d" % len(content)), (b"content-type", b"application/problem+json")
     headers = [*fixed, (b"connection", b"close"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})

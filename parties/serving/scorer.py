@@ -34,9 +34,8 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.observed_outcomes import Outcomes
 from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked, Request, RequestQueue, Score, Scored
-from vfl.parties.serving.served_parties import KeyRows, Row, Served, come
 from vfl.parties.serving.served_reasons import ColumnsTold, Explainer, ScoredBatch, ServedReasons
-from vfl.parties.serving.served_version import load_version
+from vfl.parties.serving.served_version import KeyRows, Row, Served, come, load_version
 from vfl.runs.run_folder import read_run_id, read_secret
 from vfl.runs.runtime import start_runtime
 from vfl.runs.signals import tell_manager
@@ -284,7 +283,6 @@ class Scorer:
         return found
 
     async def _take_some(self, asked: Mapping[str, KeyRows], until_s: float) -> None:
-        """Wait for answers, and take those that come in time."""
         await come((each.reply for each in asked.values() if each.reply is not None), until_s)
         for name, each in asked.items():
             if each.reply is not None and each.reply.done():

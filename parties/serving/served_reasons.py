@@ -28,8 +28,7 @@ from vfl.messages.control import Explained, ReasonsOffer
 from vfl.messages.keys import keys_part
 from vfl.messages.messages import Kind, Message, PartKind
 from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked
-from vfl.parties.serving.served_parties import KeyRows, Served, come
-from vfl.parties.serving.served_version import Version
+from vfl.parties.serving.served_version import KeyRows, Served, Version, come
 from vfl.predict.reasons import (
     EXACT_OWNERS,
     ORDERS,

@@ -1,12 +1,17 @@
-"""A version of the model that is served: the head of one checkpoint, with references to each party's own."""
+"""A version of the model that is served, with references to each party's own, and the parties that answer for it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from vfl.base.errors import PeerLost
 from vfl.base.macs import count_macs
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.core.build import build_joint_model, parties_behind
@@ -14,9 +19,12 @@ from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Task, restored_task
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Labels
+from vfl.messages.control import ReasonsOffer
 from vfl.messages.keys import MOST_KEYS
+from vfl.messages.messages import Message
+from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.tls.certificates import SERVER
-from vfl.parties.serving.request_queue import MOST_ASKED
+from vfl.parties.serving.request_queue import MOST_ASKED, Key, KeyOutcome
 from vfl.parties.uses.dialled_run import MeanEmbeddings
 from vfl.predict.open_run import leader_of
 from vfl.predict.predict import fill_missing
@@ -82,3 +90,90 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     width = sum(party.receiver.width for party in joint.parties)
     macs = count_macs(joint.head.head, torch.zeros(1, width, device=runtime.device))
     return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift, macs)
+
+
+Row = tuple[Tensor, tuple[bytes, ...]]
+"""An embedding [D]; at the label owner also the keys by which other owners know the row."""
+
+
+@dataclass
+class Served:
+    """A party that is connected."""
+
+    link: RemoteLink
+    ready: "Future[None]"
+    """Done when it has restored the version's model."""
+    asked: "Future[Message] | None" = None
+    """The last order; while it is open nothing more is asked."""
+    offer: ReasonsOffer | None = None
+    """What it discloses of its columns; None until it was asked."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it has restored its model and answered what it was asked. Raises PeerLost."""
+        if not self.ready.done():
+            return False
+        self.ready.result()
+        return self.asked is None or self.asked.done()
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is usable; a lost party is not."""
+        try:
+            return self.usable
+        except PeerLost:
+            return False
+
+    def send(self, request: Message) -> "Future[Message]":
+        """Send a request; the future holds the reply. Both raise PeerLost."""
+        self.asked = self.link.send(request)
+        return self.asked
+
+
+@dataclass
+class KeyRows:
+    """Outcomes and embeddings of some keys at one party."""
+
+    names: Mapping[Key, bytes]
+    """Name of each key at the party."""
+    of: dict[bytes, KeyOutcome] = field(default_factory=dict[bytes, KeyOutcome])
+    rows: dict[bytes, Row] = field(default_factory=dict[bytes, Row])
+    asked: list[bytes] = field(default_factory=list[bytes])
+    reply: "Future[Message] | None" = None
+    """The answer that is out."""
+    unnamed: Mapping[Key, KeyOutcome] = field(default_factory=dict[Key, KeyOutcome])
+    """Outcomes of the keys without a name at this party."""
+
+    def outcome(self, key: Key) -> KeyOutcome:
+        """Return the outcome of a key."""
+        return self.of.get(self.names[key], "away") if key in self.names else self.unnamed.get(key, "away")
+
+    def row(self, key: Key) -> Tensor | None:
+        """Return a key's embedding [D], if it came."""
+        row = self.rows.get(self.names[key]) if key in self.names else None
+        return None if row is None else row[0]
+
+
+async def come(replies: "Iterable[Future[Any]]", until_s: float) -> None:
+    """Wait until all replies are here, or until a time. They come in this loop's own thread."""
+    out = [reply for reply in replies if not reply.done()]
+    left, here = len(out), asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not here.done():
+            here.set_result(None)
+
+    def count(_reply: "Future[Any]") -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            end()
+
+    for reply in out:
+        reply.add_done_callback(count)
+    if out:
+        timer = here.get_loop().call_later(max(until_s - time.monotonic(), 0), end)
+        try:
+            await here
+        finally:
+            timer.cancel()

@@ -143,7 +143,6 @@ def agree(
 
 
 def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
-    """Return the terms that exceed a bound."""
     offered = {
         "rounds": terms.rounds,
         "alpha": max(terms.values_of(terms.alpha)),

@@ -205,7 +205,6 @@ class PartyMonitor:
             callback.on_start(self)
 
     def _close_round(self, tested: Metrics | None = None) -> None:
-        """Show the round that has ended, if any."""
         report, self._report = self._report, None
         if report is None:
             return

@@ -71,7 +71,6 @@ class PartyWorker(Worker[FeatureParty]):
         self._agenda.check(request)
 
     def _restore(self, restore: Restore) -> FeatureParty:
-        """Return the party as it was after the given round."""
         party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
         if restore.digest and not restore.round:
             state = self.start(restore.digest)

@@ -194,7 +194,6 @@ class Hub:
                     await pipe.write(pack(refusal(reason, again=refused.again)))
 
     async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
-        """Serve one stream. Raises JoinRefused."""
         if caller is not None and self._streams[caller.name] > STREAMS_PER_OWNER:
             raise JoinRefused(f"{caller.name} has {STREAMS_PER_OWNER} streams open already", again=True)
         connection = self._admit(await _first(pipe), caller, pipe)

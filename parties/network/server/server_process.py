@@ -115,46 +115,12 @@ class ServerLabels:
     digests: DataDigests
 
 
-class RosterChanges(Callback):
-    """Parties that want to leave, or are back: the session ends after its round and checkpoint."""
-
-    def __init__(self) -> None:
-        self.leaving: set[str] = set()
-        self.returned: set[str] = set()
-        self._loop: TrainingLoop | None = None
-
-    def leave(self, name: str) -> None:
-        """Note a party that wants to leave."""
-        self.leaving.add(name)
-        self._stop()
-
-    def come_back(self, name: str) -> None:
-        """Note a party that was lost and is here again."""
-        self.returned.add(name)
-        self._stop()
-
-    def on_start(self, loop: TrainingLoop) -> None:
-        """Note the session, and end it at once for a party that asked earlier."""
-        self._loop = loop
-        self._stop()
-
-    def on_end(self, loop: TrainingLoop) -> None:
-        """Release the loop."""
-        self._loop = None
-
-    def _stop(self) -> None:
-        loop = self._loop
-        if loop is None or loop.stop_reason is not None:
-            return
-        if self.leaving:
-            loop.request_stop(f"{', '.join(sorted(self.leaving))} leaves", to_resume=True)
-        elif self.returned:
-            loop.request_stop(f"{', '.join(sorted(self.returned))} is back", to_resume=True)
-
-
 @dataclass(eq=False)
-class ServerProcess:
-    """Trains in sessions. Each continues from the last round that every party has, until one is lost or leaves."""
+class ServerProcess(Callback):
+    """Trains in sessions. Each continues from the last round that every party has, until one is lost or leaves.
+
+    A session also ends, after its round and checkpoint, where a party wants to leave or is back.
+    """
 
     config: ExperimentConfig
     run_dir: Path
@@ -166,10 +132,41 @@ class ServerProcess:
     def __post_init__(self) -> None:
         self.page = TrainingPage(self.config.parties)
         network, self.names = self.config.network, self.config.parties
-        self.breaks = RosterChanges()
+        self.leaving = set[str]()
+        self.returned = set[str]()
+        self._loop: TrainingLoop | None = None
         self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
+
+    def leave(self, name: str) -> None:
+        """Note, in the hub's thread, a party that wants to leave."""
+        self.leaving.add(name)
+        self._stop()
+
+    def joined(self, name: str) -> None:
+        """Note, in the hub's thread, that a party is here: perhaps one that was lost."""
+        if name in self.away:
+            self._come_back(name)
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Note the session, and end it at once for a party that asked earlier."""
+        self._loop = loop
+        self._stop()
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Release the loop."""
+        self._loop = None
+
+    def _come_back(self, name: str) -> None:
+        self.returned.add(name)
+        self._stop()
+
+    def _stop(self) -> None:
+        loop, asking = self._loop, self.leaving or self.returned
+        if loop is not None and loop.stop_reason is None and asking:
+            how = "leaves" if self.leaving else "is back"
+            loop.request_stop(f"{', '.join(sorted(asking))} {how}", to_resume=True)
 
     def serve(self, hub: Hub, console: Console) -> RunOutcome:
         """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
@@ -202,7 +199,7 @@ class ServerProcess:
             # Round 0 of a party with a digest is its own checkpoint of the run that is started from.
             server.roster.load({name: checkpoint_reference(0, kept[name]["digest"]) for name in self.names})
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
-        outcome = train(built, self.config, stage, store, [self.breaks, self.page])
+        outcome = train(built, self.config, stage, store, [self, self.page])
         if outcome.finished or outcome.signal_name:
             return outcome
         self._let_leave(hub, outcome)
@@ -220,7 +217,7 @@ class ServerProcess:
 
     def _gather(self, hub: Hub) -> Connections:
         """Return the parties' connections, without waiting for dropped ones that are absent."""
-        self.breaks.returned.clear()  # before the look: a party that returns in between counts in both, not in none
+        self.returned.clear()  # before the look: a party that returns in between counts in both, not in none
         self.away -= hub.joined().keys()
         names = tuple(name for name in self.names if name not in self.away)
         if not names:
@@ -275,23 +272,18 @@ class ServerProcess:
             if alone:
                 raise PeerLost(f"{lost}; no party is left")
             if name in hub.joined():  # back already
-                self.breaks.come_back(name)
+                self._come_back(name)
             until = f"to the end: {last}" if last else "until it is back"
             console.print(f"warning: {lost}; dropped: trained without {until}")
 
         return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
-
-    def joined(self, name: str) -> None:
-        """Note, in the hub's thread, that a party is here."""
-        if name in self.away:
-            self.breaks.come_back(name)
 
     def _note_loss(self, lost: PeerLost) -> None:
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
 
     def _let_leave(self, hub: Hub, outcome: RunOutcome) -> None:
-        names, self.breaks.leaving = tuple(self.breaks.leaving), set()
+        names, self.leaving = tuple(self.leaving), set()
         if not names:
             return  # one is back
         if self.drops:
@@ -339,7 +331,7 @@ def run_server(
             tls,
             log=console.print,
             folder=run_dir,
-            on_leaving=process.breaks.leave,
+            on_leaving=process.leave,
             on_joined=process.joined,
             machine=machine,
         )

@@ -158,7 +158,6 @@ _JUDGED = {
 
 
 def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Symptom, str]:
-    """Return the error in the server's certificate."""
     unknown = f"is not signed by the authority in network.tls.ca ({error.verify_message}); compare both sides' ca.pem"
     kind, text = _JUDGED.get(error.verify_code, (Symptom.UNKNOWN_AUTHORITY, f"{unknown} (lvfl certs show)"))
     return kind, f"the certificate of the server at {address} {text}"

@@ -165,7 +165,6 @@ def _read(field_name: str, path: Path) -> bytes:
 
 
 def _read_private(field_name: str, path: Path) -> bytes:
-    """Read a file that only its user may read."""
     content = _read(field_name, path)
     status = path.stat()
     if is_open_to_others(status):

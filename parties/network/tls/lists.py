@@ -119,7 +119,6 @@ class _ListFile:
         self._warn(line + f", and {kept} that the list held before" * (kept > 0) if faults else "")
 
     def _warn(self, fault: str) -> None:
-        """Warn once of a fault."""
         if fault and fault != self._fault:
             warnings.warn(fault, stacklevel=3)
         self._fault = fault
