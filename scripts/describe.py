@@ -112,7 +112,7 @@ def query_of(arguments: argparse.Namespace) -> "TableConfig | None":
 
 def rows_of(asked: "TableConfig") -> Path:
     """Return the file of a query's answer. Raises TableError, one line."""
-    from vfl.data.tables.query import rows_of_query
+    from vfl.data.tables.opened import rows_of_query
 
     return rows_of_query("", asked)
 

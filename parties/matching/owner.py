@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vfl.data.tables.columns import Rows
+from vfl.data.tables.columns import Indices
 from vfl.data.tables.matching_input import OwnKeys, shuffled
 from vfl.data.tables.matching_result import Match, read_match, write_match
 from vfl.messages.matching import CHUNK, Brought, ListRange, Matched, OwnList
@@ -53,7 +53,7 @@ class MatchingOwner:
         self._samples = _sample_order(self.keys)
         self._due = [0] * len(self.keys.lists)
         """Sums of what each scalar has multiplied whose proofs are due."""
-        self._places: list[Rows] = []
+        self._places: list[Indices] = []
         """Parts of the result received so far."""
         self._masks: list[list[npt.NDArray[np.bool_]]] = []
         """Label owner only: the same parts' masks, one per other owner, True if it has a row."""
@@ -141,7 +141,7 @@ class MatchingOwner:
         place_of[order] = np.arange(len(order))
         return place_of[self.keys.places[wanted.list][samples]].astype(PLACE).tobytes()
 
-    def _take(self, part: Matched, places: Rows, masks: Sequence[Buffer]) -> None:
+    def _take(self, part: Matched, places: Indices, masks: Sequence[Buffer]) -> None:
         """Store a part of the result, and write the file with the last one."""
         came = sum(map(len, self._places))
         if part.samples > self.most_keys:
@@ -171,14 +171,14 @@ class MatchingOwner:
         write_match(self.path, Match(self.name, part.order, self.keys.digest, self.join, rows, part.tested, masks))
 
 
-def read_places(payload: Buffer) -> Rows:
+def read_places(payload: Buffer) -> Indices:
     """Return the indices in a message's bytes. Raises MessageError for other bytes."""
     if len(payload) % PLACE.itemsize:
         raise MessageError(f"{len(payload)} bytes are no places of {PLACE.itemsize} bytes")
     return np.frombuffer(payload, PLACE).astype(np.int64)
 
 
-def _sample_order(keys: OwnKeys) -> Rows:
+def _sample_order(keys: OwnKeys) -> Indices:
     """Return the label owner's samples in an unpredictable order, the test samples last."""
     order = shuffled(len(keys.rows))
     return order if keys.tested is None else order[np.argsort(keys.tested[order], kind="stable")]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from vfl.base.errors import PeerLost
 from vfl.core.link import PartyLink, read
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.columns import Rows
+from vfl.data.tables.columns import Indices
 from vfl.messages.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.matching.group import (
@@ -259,7 +259,7 @@ def _offer(peer: MatchingPeer, names: Collection[str], leader: str, most_keys: i
 
 def _join(
     peers: Mapping[str, MatchingPeer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
-) -> dict[str, Rows]:
+) -> dict[str, Indices]:
     """Return each owner's indices by sample; ``name`` has the label. Raises PeerLost for duplicate keys."""
     points = {each: as_column(of_list) for each, of_list in raised.items()}
     for each, column in points.items():
@@ -279,13 +279,13 @@ def _join(
     )
 
 
-def _places(leader: MatchingPeer, place: int, samples: int, size: int) -> Rows:
+def _places(leader: MatchingPeer, place: int, samples: int, size: int) -> Indices:
     """Return the samples' indices in one of the label owner's lists."""
     parts = [np.empty(0, np.int64)]
     for start in range(0, samples, PLACES_CHUNK):
         wanted = ListRange(list=place, start=start, stop=min(start + PLACES_CHUNK, samples))
 
-        def take(reply: Message, wanted: ListRange = wanted) -> Rows:
+        def take(reply: Message, wanted: ListRange = wanted) -> Indices:
             places = read_places(reply.only(PartKind.PLACES))
             if len(places) != wanted.stop - wanted.start or places.min() < 0 or places.max() >= size:
                 raise MessageError(f"{len(places)} places came, one below {size} is due for each sample")
@@ -295,7 +295,7 @@ def _places(leader: MatchingPeer, place: int, samples: int, size: int) -> Rows:
     return np.concatenate(parts)
 
 
-def _deliver(peer: MatchingPeer, part: Matched, places: Rows, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
+def _deliver(peer: MatchingPeer, part: Matched, places: Indices, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
     """Send an owner its rows, and the label owner the masks of the others' rows."""
     for start in range(0, max(len(places), 1), PLACES_CHUNK):
         here = slice(start, start + PLACES_CHUNK)
@@ -336,8 +336,8 @@ def has_doubled(points: Column) -> bool:
 
 
 def join_points(
-    leader: str, wanted: Mapping[str, Column], places: Mapping[str, Rows], own: Mapping[str, Column], how: How
-) -> dict[str, Rows]:
+    leader: str, wanted: Mapping[str, Column], places: Mapping[str, Indices], own: Mapping[str, Column], how: How
+) -> dict[str, Indices]:
     """Return by owner the index in its list of each sample, int64 [N]; -1 if it has none.
 
     Args:
@@ -347,7 +347,7 @@ def join_points(
         own: by other owner, its list.
         how: all samples (left), or those that all owners have (inner).
     """
-    found: dict[str, Rows] = {}
+    found: dict[str, Indices] = {}
     for owner, points in own.items():
         # First where each key of the label owner's list is in the owner's own, then by sample.
         place_of = np.asarray(pc.fill_null(pc.index_in(wanted[owner], value_set=points), -1)).astype(np.int64)
@@ -357,7 +357,7 @@ def join_points(
     return {leader: np.flatnonzero(kept)} | {owner: rows[kept] for owner, rows in found.items()}
 
 
-def order_digest(rows: Mapping[str, Rows]) -> str:
+def order_digest(rows: Mapping[str, Indices]) -> str:
     """Return a sha256 of all rows and 32 random bytes: it identifies an order and reveals nothing about it."""
     sha256 = hashlib.sha256(secrets.token_bytes(32))
     for owner in sorted(rows):

@@ -17,7 +17,7 @@ from refusals import refuses
 import vfl
 from vfl.api.fit import _labels as labels_of_fit
 from vfl.api.frames import owner_of, weights_of
-from vfl.data.rows import rows_of
+from vfl.data.lazy_rows import rows_of
 
 X = np.random.default_rng(0).integers(-9, 9, (12, 3)) / 4
 MASK = X > 1

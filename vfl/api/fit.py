@@ -40,7 +40,7 @@ from vfl.core.head import OwnLoss
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.tasks import Task
 from vfl.data.files import LabelData, PartyData
-from vfl.data.rows import Rows, rows_of
+from vfl.data.lazy_rows import LazyRows, rows_of
 from vfl.data.samples import Labels, Samples
 from vfl.data.source import Objects, Split
 from vfl.data.tables.join import draw_share
@@ -112,7 +112,7 @@ class ObjectsRun(Run):
         return predictions_NC.numpy()
 
 
-def _causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Iterator[str]:
+def _causes(own: Mapping[str, LazyRows], models: Mapping[str, nn.Module]) -> Iterator[str]:
     """Yield, as a line, owner, row and column of values that are not finite and that the owner's model cannot embed."""
     for name, rows in own.items():
         model = copy_model(models[name]).eval()
@@ -123,7 +123,7 @@ def _causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Iterato
 
 
 @contextmanager
-def _naming_causes(own: Mapping[str, Rows], models: Mapping[str, nn.Module]) -> Generator[None]:
+def _naming_causes(own: Mapping[str, LazyRows], models: Mapping[str, nn.Module]) -> Generator[None]:
     """Turn Diverged into ConfigError where the data are its cause."""
     try:
         yield
@@ -206,7 +206,7 @@ def _build(split: Split, given: GivenModules, built: list[InProcess], config: Ex
     return Built(built[0].server)
 
 
-def _rows_by_party(parties: Sequence[Party], y: Any) -> dict[str, Rows]:
+def _rows_by_party(parties: Sequence[Party], y: Any) -> dict[str, LazyRows]:
     """Return the parties' rows by name. Raises ConfigError unless there is one for each label."""
     for party in cast(Sequence[object], parties):
         if not isinstance(party, Party):
@@ -220,7 +220,7 @@ def _rows_by_party(parties: Sequence[Party], y: Any) -> dict[str, Rows]:
     return own
 
 
-def _checked(party: Party) -> Rows:
+def _checked(party: Party) -> LazyRows:
     if not isinstance(cast(object, party.model), nn.Module):
         raise ConfigError(f"parties: {party.name}'s model is no torch.nn.Module, but {type(party.model).__name__}")
     return rows_of(f"parties: {party.name}", party.features)
@@ -245,8 +245,8 @@ def _tested(test: Any, count: int) -> float | NDArray[np.bool_]:
 
 
 def _counted(
-    own: dict[str, Rows], values: NDArray[Any], sample_weight: Any, test: Any
-) -> tuple[dict[str, Rows], NDArray[Any], Tensor | None, float | NDArray[np.bool_]]:
+    own: dict[str, LazyRows], values: NDArray[Any], sample_weight: Any, test: Any
+) -> tuple[dict[str, LazyRows], NDArray[Any], Tensor | None, float | NDArray[np.bool_]]:
     """Return rows by party, labels, weights and tested samples without samples of weight 0."""
     tested = _tested(test, len(values))
     if sample_weight is None:
@@ -280,7 +280,7 @@ def _labels(values: NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def _experiment(
-    own: Mapping[str, Rows], models: Mapping[str, nn.Module], classes: Sequence[str], settings: Mapping[str, object]
+    own: Mapping[str, LazyRows], models: Mapping[str, nn.Module], classes: Sequence[str], settings: Mapping[str, object]
 ) -> ExperimentConfig:
     widths = {
         name: check_embedding(models[name], [rows[torch.arange(min(OUTPUT_PROBED, len(rows)))]]).shape[1]
@@ -301,7 +301,7 @@ def _experiment(
 
 
 def _split(
-    own: Mapping[str, Rows],
+    own: Mapping[str, LazyRows],
     labels_N: Tensor,
     weights_N: Tensor | None,
     classes: tuple[str, ...],
@@ -316,7 +316,7 @@ def _split(
         raise ConfigError("test: all samples are test samples; leave some to train on")
     if not len(tests):
         raise ConfigError("test: all test samples have weight 0; name others")
-    # `Rows` replace tensors: they avoid a copy of all features.
+    # `LazyRows` replace tensors: they avoid a copy of all features.
     parts = [
         PartyData(name, Samples(train, cast(Tensor, rows.take(train))), Samples(tests, cast(Tensor, rows.take(tests))))
         for name, rows in own.items()

@@ -374,7 +374,7 @@ def _hold(folder: Path, name: str, table: Any) -> Path:
 def write_held(folder: Path) -> None:
     """Write the tables that are held under names in a folder: other processes can use the run as long as they lie."""
     for path, table in held_tables(folder).items():
-        pq.write_table(table.rows, path)
+        pq.write_table(table.table, path)
 
 
 def labels_of(y: Any) -> NDArray[Any]:
@@ -396,7 +396,7 @@ def pack_run(folder: Path, run: Path) -> bytes:
     with zipfile.ZipFile(packed, "w") as file:
         for path, table in held_tables(folder).items():
             content = io.BytesIO()
-            pq.write_table(table.rows, content)
+            pq.write_table(table.table, content)
             file.writestr(path.name, content.getvalue())
         for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
             if path.is_file():

@@ -24,7 +24,7 @@ from vfl.config.data import DataConfig
 from vfl.config.prediction import PredictionConfig
 from vfl.data.drift import Histograms
 from vfl.data.files import LabelData, PartyData, in_classes, load_label_data, load_party_data, numbered
-from vfl.data.rows import Rows
+from vfl.data.lazy_rows import LazyRows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 from vfl.models.features import Features
 from vfl.runs.checkpoint import State
@@ -177,7 +177,7 @@ class Prepared:
         }
         known = {"train": self.train.features, "test": self.test.features, **further}
         # Only some rows of data that need not fit into memory.
-        return weights_digest({n: each.sampled() if isinstance(each, Rows) else each for n, each in known.items()})
+        return weights_digest({n: each.sampled() if isinstance(each, LazyRows) else each for n, each in known.items()})
 
 
 class Source:

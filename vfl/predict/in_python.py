@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vfl.base.absence import WhenAbsent
 from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
-from vfl.data.tables.cells import FrameTable, TableRows
+from vfl.data.tables.cells import FrameTable, TablePlace
 from vfl.data.tables.frames import frame_table
 from vfl.predict.open_run import HERE, SamplesWanted, check_word
 from vfl.predict.predict import Prediction, in_file_order, predict_run, table_named
@@ -54,9 +54,9 @@ def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: Reas
     return in_file_order(predict_run(run, HERE, wanted, reasons))
 
 
-def _tables(run: Run, samples: Mapping[str, object]) -> Mapping[str, TableRows]:
+def _tables(run: Run, samples: Mapping[str, object]) -> Mapping[str, TablePlace]:
     """Return the tables by owner: files as they are named, and frames in memory."""
-    owners, tables = run.prediction.owners, dict[str, TableRows]()
+    owners, tables = run.prediction.owners, dict[str, TablePlace]()
     for owner, table in samples.items():
         if owner not in owners:
             raise ConfigError(f"samples: no owner is called {owner!r}{nearest_name(owner, owners)}")

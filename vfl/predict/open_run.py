@@ -27,7 +27,7 @@ from vfl.core.parties import PartyProxy
 from vfl.core.tasks import task_state
 from vfl.data.samples import Labels, Samples
 from vfl.data.source import SERVER, NewSamples, far_cells, load_all_names, open_source, prepare_samples, split_samples
-from vfl.data.tables.cells import TableRows
+from vfl.data.tables.cells import TablePlace
 from vfl.data.tables.new_rows import read_new_rows, tables_of
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
@@ -47,7 +47,7 @@ class SamplesWanted:
 
     data: Path | NDArray[Any] | None = None
     """Other samples, as `Source.read_samples` reads it."""
-    tables: Mapping[str, TableRows] = field(default_factory=dict[str, TableRows])
+    tables: Mapping[str, TablePlace] = field(default_factory=dict[str, TablePlace])
     """Tables of new rows by owner."""
     split: Subset | None = None
     """Which of the run's own samples; None: those that it evaluated."""
@@ -228,7 +228,7 @@ def leader_of(config: PredictionConfig) -> str:
     return label_owner(config.data.tables) or config.parties[0]
 
 
-def samples_table(config: PredictionConfig, tables: Mapping[str, TableRows]) -> TableRows:
+def samples_table(config: PredictionConfig, tables: Mapping[str, TablePlace]) -> TablePlace:
     """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
     leader = leader_of(config)
     if leader not in tables:

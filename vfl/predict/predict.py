@@ -24,7 +24,7 @@ from vfl.config.tables import TableConfig
 from vfl.core.head import own_where_missing
 from vfl.core.joint_model import JointModel
 from vfl.core.tasks import Task
-from vfl.data.tables.cells import TableRows
+from vfl.data.tables.cells import TablePlace
 from vfl.data.tables.new_rows import find_owners, tables_of
 from vfl.data.tables.opened import locate_table
 from vfl.models.auxiliary import AuxiliaryHead
@@ -206,14 +206,14 @@ def _reordered(prediction: Prediction, order_N: Tensor) -> Prediction:
     )
 
 
-def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict[str, TableRows]:
+def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict[str, TablePlace]:
     """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
 
     If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
     unknown owner, TableError for a file whose owner is uncertain.
     """
     names = run.prediction.owners if given else ()
-    tables: dict[str, TableRows] = {}
+    tables: dict[str, TablePlace] = {}
     for text in given:
         owner, named, path = text.partition("=")
         if not named and len(given) == 1:
@@ -226,7 +226,7 @@ def owned_tables(run: Run, given: Sequence[str], *, serve: bool = False) -> dict
     return tables
 
 
-def table_named(config: PredictionConfig, owner: str, path: Path) -> TableRows:
+def table_named(config: PredictionConfig, owner: str, path: Path) -> TablePlace:
     """Return an owner's table of new rows: the file, or that of a YAML file of ``lvfl describe``.
 
     Raises ConfigError for YAML that names no file, or another key than the run's.
@@ -245,7 +245,7 @@ def table_named(config: PredictionConfig, owner: str, path: Path) -> TableRows:
     return locate_table(owner, own.model_copy(update={"key": trained}))
 
 
-def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, TableRows]:
+def _unnamed(run: Run, path: Path, serve: bool) -> dict[str, TablePlace]:
     if serve or len(run.prediction.owners) == 1:
         leader = leader_of(run.prediction)
         return {leader: table_named(run.prediction, leader, path)}

@@ -14,7 +14,7 @@ from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
-from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.cells import Reading, TableError, column_names
 from vfl.data.tables.columns import Categories, Numbers, read_table
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import describe_as_found, doubtful_header, propose_features, proposed_yaml
@@ -210,7 +210,7 @@ def test_a_table_has_words_of_its_own_for_what_is_missing(tmp_path):
         pa.table({"k": ["a", "b", "c"], "x": pa.array([-999, 1, None]), "w": ["unknown", "-999", "v"]}), path
     )
     kinds: dict[str, ColumnKind] = {"x": "number", "w": "category"}
-    table = read_table(path, kinds, [("k",)], missing=["unknown", "-999"])
+    table = read_table(path, kinds, [("k",)], Reading(missing=["unknown", "-999"]))
     numbers, words = table.columns["x"], table.columns["w"]
     assert isinstance(numbers, Numbers)
     assert isinstance(words, Categories)

@@ -25,4 +25,4 @@ def test_the_embedded_table_is_that_of_scikit_learn(owner, columns):
         label = table.columns[LABEL]
         assert isinstance(label, Categories)
         assert [label.names[code] for code in label.codes] == bunch.target_names[bunch.target].tolist()
-    assert len(table.keys[KEY]) == len(table.rows) == len(bunch.target)
+    assert len(table.keys[KEY]) == len(table.row_numbers) == len(bunch.target)

@@ -11,7 +11,7 @@ from refusals import refused, refuses
 from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
 from vfl.data.source import Split, open_source
-from vfl.data.tables.cells import MISSING, TableError
+from vfl.data.tables.cells import MISSING, Reading, TableError
 from vfl.data.tables.columns import Categories, read_table
 from vfl.data.tables.labels import read_labels
 
@@ -54,7 +54,9 @@ def test_a_word_of_a_label_is_told_and_can_be_kept(tmp_path: Path, kind: str, wo
 def test_a_kept_word_is_a_category_in_its_column_alone(tmp_path: Path, kind: str):
     path = table_file(tmp_path, kind, continent=some("NA", "EU"), other=some("NA", "EU"), third=some("null", "b"))
     kinds: dict[str, ColumnKind] = {"continent": "category", "other": "category", "third": "category"}
-    table = read_table(path, kinds, [("k",)], missing=["EU"], kept={"continent": ["NA", "EU"], "third": ["NA"]})
+    table = read_table(
+        path, kinds, [("k",)], Reading(missing=["EU"], kept={"continent": ["NA", "EU"], "third": ["NA"]})
+    )
     names = {name: column.names for name, column in table.columns.items() if isinstance(column, Categories)}
     assert names == {"continent": ("NA", "EU"), "other": (), "third": ("b",)}
 
@@ -64,9 +66,9 @@ def test_a_kept_word_of_a_key_and_of_a_number(tmp_path: Path, kind: str):
     path = table_file(tmp_path, kind, c=["NA", *(f"c{row}" for row in range(1, ROWS))])
     with pytest.raises(TableError, match=r"row [12]: is missing, as 'NA' counts as missing.*; every row needs its key"):
         read_table(path, {}, [("c",)])
-    assert read_table(path, {}, [("c",)], kept={"c": ["NA"]}).keys[("c",)][0].as_py() == "NA"
+    assert read_table(path, {}, [("c",)], Reading(kept={"c": ["NA"]})).keys[("c",)][0].as_py() == "NA"
     with pytest.raises(TableError, match="'NA' is no number"):  # kept, so it is an error there, and not missing
-        read_table(path, {"c": "number"}, [("k",)], kept={"c": ["NA"]})
+        read_table(path, {"c": "number"}, [("k",)], Reading(kept={"c": ["NA"]}))
 
 
 def test_a_column_that_is_not_there_keeps_no_word(tmp_path: Path):
@@ -81,5 +83,7 @@ def test_an_empty_label_is_missing_and_names_no_setting(tmp_path: Path):
 
 
 def test_a_tables_own_word_is_missing_and_names_no_setting(tmp_path: Path):
-    table = read_table(table_file(tmp_path, "csv", y=some("gone")), {"y": "category"}, [("k",)], missing=["gone"])
-    refuses("t.csv", lambda: read_labels(table, "y", table.rows - 2), "row 2", "13")
+    table = read_table(
+        table_file(tmp_path, "csv", y=some("gone")), {"y": "category"}, [("k",)], Reading(missing=["gone"])
+    )
+    refuses("t.csv", lambda: read_labels(table, "y", table.row_numbers - 2), "row 2", "13")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import examples
 
-from vfl.data.tables.cells import MISSING, TableError
+from vfl.data.tables.cells import MISSING, Reading, TableError
 from vfl.data.tables.columns import Numbers, read_table
 
 FAR = 40_000
@@ -18,7 +18,7 @@ CELLS = st.sampled_from([*MISSING, *ODD, *LONG, "many", "x", "\u0663", "true"])
 def read(path) -> bytes | str:
     """Return the numbers' bits, or the error's text."""
     try:
-        column = read_table(path, {"x": "number"}, [("id",)], missing=("many",)).columns["x"]
+        column = read_table(path, {"x": "number"}, [("id",)], Reading(missing=("many",))).columns["x"]
     except TableError as error:
         return str(error)
     assert isinstance(column, Numbers)

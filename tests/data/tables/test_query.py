@@ -16,7 +16,7 @@ from refusals import refused, refuses
 import vfl
 from vfl.config import ConfigError
 from vfl.data.source import open_source
-from vfl.data.tables import query as reader
+from vfl.data.tables import opened as reader
 from vfl.data.tables.fitting import experiment_of
 
 sqlite3 = pytest.importorskip("sqlite3", reason="this Python has no SQLite")

@@ -25,11 +25,10 @@ from vfl.data.source import open_source
 from vfl.data.tables import own_columns
 from vfl.data.tables import source as tables_source
 from vfl.data.tables.canonical import as_written, spell
-from vfl.data.tables.cells import FrameTable, TableRows
+from vfl.data.tables.cells import FrameTable, TablePlace
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.frames import frame_table
-from vfl.data.tables.own_columns import OwnColumns
-from vfl.data.tables.rows import raw_samples
+from vfl.data.tables.own_columns import OwnColumns, raw_samples
 from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
@@ -51,15 +50,15 @@ TYPES: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
 }
 
 
-def hashes(path: TableRows) -> list[int]:
+def hashes(path: TablePlace) -> list[int]:
     """Return the hashes of the column's cells, which a model's codes come from."""
     table = read_table(path, {"x": "category"}, [("key",)])
-    rows = np.arange(len(table.rows))
-    (samples,) = raw_samples(table, [(rows, torch.arange(len(rows)))], [], ["x"], spell)
+    rows = np.arange(len(table.row_numbers))
+    (samples,) = raw_samples(table, [(rows, torch.arange(len(rows)))], OwnColumns({"x": "category"}))
     return samples.more[0][:, 0].tolist()
 
 
-def written(folder: Path, table: pa.Table) -> list[TableRows]:
+def written(folder: Path, table: pa.Table) -> list[TablePlace]:
     """Return one table as every kind of file and frame."""
     encoded = table.set_column(1, "x", table["x"].dictionary_encode())
     typed = table.to_pandas(types_mapper=pd.ArrowDtype)

@@ -10,6 +10,7 @@ from refusals import refuses
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
+from vfl.data.tables.cells import Reading
 from vfl.data.tables.columns import Numbers, read_table
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import describe_as_found, proposed_yaml
@@ -59,9 +60,9 @@ def test_a_comma_that_may_be_a_decimal_one_is_not_guessed(tmp_path: Path):
     assert (kind, found.thousands) == ("ignore", None)
     assert "'1,000' in row 2" in why  # the cell, and the way out
     assert "thousands" in why
-    (told,) = describe_table(path, ["amount"], thousands=",")
+    (told,) = describe_table(path, ["amount"], Reading(thousands=","))
     assert told.proposal() == ("number", "")
-    column = read_table(path, {"amount": "number"}, [("k",)], thousands=",").columns["amount"]
+    column = read_table(path, {"amount": "number"}, [("k",)], Reading(thousands=",")).columns["amount"]
     assert isinstance(column, Numbers)
     np.testing.assert_array_equal(column.values, [1000 * (row % 7 + 1) + row for row in range(ROWS)])
 
@@ -83,7 +84,7 @@ def test_words_and_commas_together_are_both_found(tmp_path: Path, plain: float):
 def test_other_commas_stay_errors_with_the_mark_set(tmp_path: Path, cell: str):
     path = tmp_path / "t.csv"
     path.write_text(f"k;a\nr1;2,000.5\nr2;{cell}\n")
-    refuses("t.csv", lambda: read_table(path, {"a": "number"}, [("k",)], thousands=","), "row 3")
+    refuses("t.csv", lambda: read_table(path, {"a": "number"}, [("k",)], Reading(thousands=",")), "row 3")
 
 
 def test_an_error_at_a_number_with_a_mark_names_the_setting(tmp_path: Path):
@@ -92,6 +93,6 @@ def test_an_error_at_a_number_with_a_mark_names_the_setting(tmp_path: Path):
     refuses("t.csv", lambda: read_table(path, {"a": "number"}, [("k",)]), "row 3")
     for mark, cell in {",": "1,093.39", "'": "1'093.39"}.items():
         path.write_text(f"k;a\nr1;5\nr2;{cell}\n")
-        column = read_table(path, {"a": "number"}, [("k",)], thousands=mark).columns["a"]
+        column = read_table(path, {"a": "number"}, [("k",)], Reading(thousands=mark)).columns["a"]
         assert isinstance(column, Numbers)
         assert column.values.tolist() == [5, 1093.39]

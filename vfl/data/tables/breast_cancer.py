@@ -6,6 +6,7 @@ The clinic has the mean of each measurement and the diagnosis, the laboratory th
 import csv
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, TableConfig
@@ -32,11 +33,13 @@ class BreastCancer(Tables):
     """Two owners of the embedded table; `data.tables` is not used."""
 
     def __init__(self, data: DataConfig, seed: int) -> None:
-        own = TableConfig(file=Path("breast cancer"), key=KEY)
-        tables = {owner: own.model_copy(update={"label": LABEL if owner == "clinic" else None}) for owner in OWNERS}
+        file, number = Path("breast cancer"), cast(ColumnKind, "number")
+        tables, columns = dict[str, TableConfig](), dict[str, OwnColumns]()
+        for owner, names in OWNERS.items():
+            tables[owner] = TableConfig(file=file, key=KEY, label=LABEL if owner == "clinic" else None)
+            columns[owner] = OwnColumns(dict.fromkeys(names, number))
         super().__init__(data.model_copy(update={"tables": tables, "group": None}), seed)
-        number: ColumnKind = "number"
-        self._columns = {owner: OwnColumns(dict.fromkeys(names, number)) for owner, names in OWNERS.items()}
+        self._columns = columns
 
     def keep_names(self, party: str, names: State) -> None:
         """Do nothing: the columns are always these."""

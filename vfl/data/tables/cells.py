@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from vfl.base.errors import ConfigError, one_line
@@ -36,8 +35,8 @@ RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (
 """Message of pyarrow for a row that has more or fewer cells than the header."""
 JSON = re.compile(rb"(\xef\xbb\xbf)?\s*[\[{]\s*([\[{\"]|$)")
 """Start of the first line of JSON."""
-COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh[1-9]1AY&SY": "bz2", rb"\x28\xb5\x2f\xfd": "zstd"}
-"""Compressions of a CSV file that are read as they are, by patterns of its first bytes."""
+COMPRESSED = re.compile(rb"(?P<gzip>\x1f\x8b)|(?P<bz2>BZh[1-9]1AY&SY)|(?P<zstd>\x28\xb5\x2f\xfd)")
+"""First bytes of a CSV file in a compression that is read as it is."""
 FOREIGN = {
     b"PK\x03\x04": "a ZIP or Excel file",
     b"\xd0\xcf\x11\xe0": "an old Excel file",
@@ -52,6 +51,8 @@ STARTS = 16
 """First bytes of a file, by its format."""
 SEPARATOR_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=([,;\t|])\r?$")
 """First line of a file for Excel, above the header."""
+QUOTED = re.compile(r'"[^"]*("|$)')
+"""Text within quotes, where separators do not count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +61,15 @@ class FrameTable:
 
     name: str
     """Its name in errors."""
-    rows: Any
+    table: Any
     """A pyarrow.Table; ``frame_table`` makes one."""
 
     def __str__(self) -> str:
         return self.name
 
 
-TableRows = Path | FrameTable
-"""Where the rows of a table are; as text, its name in errors."""
+TablePlace = Path | FrameTable
+"""Where a table is; as text, its name in errors."""
 Kept = Mapping[str, Collection[str]]
 """Words, by column, that do not count as missing there."""
 
@@ -77,17 +78,20 @@ class TableError(ConfigError):
     """Error about a table; the line names file, column and row."""
 
 
-OWNER = "data.tables.OWNER"
-"""An owner's settings, in an error raised where its name is not known."""
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """How an owner's cells are read, and what an error calls its settings."""
+
+    missing: Sequence[str] = ()
+    """Words that count as a missing value, as text or as the same number, beside `MISSING`."""
+    kept: Kept = field(default_factory=dict[str, Collection[str]])
+    thousands: str | None = None
+    """The mark between thousands."""
+    settings: str = "data.tables.OWNER"
+    """The owner's settings, in the fix that an error proposes."""
 
 
-@contextmanager
-def of_owner(owner: str) -> Generator[None]:
-    """Name the owner in the settings that an error's line proposes."""
-    try:
-        yield
-    except TableError as error:
-        raise TableError(str(error).replace(OWNER, f"data.tables.{owner}")) from None
+PLAIN = Reading()
 
 
 @dataclass(frozen=True)
@@ -107,18 +111,17 @@ class Block:
 
 @contextmanager
 def open_blocks(
-    path: TableRows,
+    path: TablePlace,
     columns: Sequence[str] | None = None,
-    missing: Sequence[str] = (),
+    reading: Reading = PLAIN,
     numbers: Collection[str] = (),
-    kept: Kept = MappingProxyType({}),
 ) -> Generator[Iterator[Block]]:
     """Yield the table's blocks in order, with the given columns (None: all).
 
-    Cells that hold one of ``missing``, as text or as the same number, count as missing too; ``kept`` words of a column
-    do not. Columns in ``numbers`` are float64 where the file allows it, and may be text elsewhere. Raises TableError
-    for a file that does not exist, is not a table, lacks a column or has one twice.
+    Columns in ``numbers`` are float64 where the file allows it, and may be text elsewhere. Raises TableError for a file
+    that does not exist, is not a table, lacks a column or has one twice.
     """
+    kept = reading.kept
     try:
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
         if isinstance(path, FrameTable):
@@ -127,12 +130,12 @@ def open_blocks(
             blocks = _parquet_blocks(path, columns, kept)
         else:
             blocks = _csv_blocks(path, columns, start, set(numbers) - kept.keys(), kept)
-        yield (_without(missing, block, kept) for block in blocks) if missing else blocks
+        yield (_without(block, reading) for block in blocks) if reading.missing else blocks
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         assert isinstance(path, Path)
-        moved = "if it was moved, name its new place, as data.tables.OWNER.file=FILE"
+        moved = f"if it was moved, name its new place, as {reading.settings}.file=FILE"
         where = f"; {moved if path.is_absolute() else f'the working folder is {Path.cwd()}'}"
         where = where if isinstance(error, FileNotFoundError) else ""
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]}{where})") from None
@@ -156,14 +159,14 @@ def _first_bytes(path: Path) -> bytes:
     return start
 
 
-def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
-    amounts = pa.array([float(word) for word in missing if is_number(word)], pa.float64())
+def _without(block: Block, reading: Reading) -> Block:
+    amounts = pa.array([float(word) for word in reading.missing if is_number(word)], pa.float64())
 
     def blanked(name: str, cells: Column) -> Column:
         if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
             is_missing = pc.is_in(pc.cast(cells, pa.float64(), safe=False), value_set=amounts)
         else:
-            words = {word for word in missing if word not in kept.get(name, ())}
+            words = {word for word in reading.missing if word not in reading.kept.get(name, ())}
             words |= {f"{word}.0" for word in words if word.removeprefix("-").isdigit()}
             is_missing = pc.is_in(pc.cast(cells, pa.string()), value_set=pa.array(sorted(words), pa.string()))
         return pc.if_else(is_missing, None, cells)
@@ -171,26 +174,26 @@ def _without(missing: Sequence[str], block: Block, kept: Kept) -> Block:
     return Block(block.start, {name: blanked(name, cells) for name, cells in block.columns.items()}, block.others)
 
 
-def column_names(path: TableRows) -> list[str]:
+def column_names(path: TablePlace, reading: Reading = PLAIN) -> list[str]:
     """Return the names of all columns in their order. Raises TableError as ``open_blocks``."""
-    with open_blocks(path) as blocks:
+    with open_blocks(path, reading=reading) as blocks:
         return list(next(blocks).columns)
 
 
-def why_missing(path: TableRows | str, name: str, row: int) -> str:
+def why_missing(path: TablePlace | str, name: str, row: int, settings: str) -> str:
     """Return that a row's cell is missing; if a word stands there, which one, and the setting that keeps it.
 
     Rows that came by the setting ``path`` are not read again.
     """
     if isinstance(path, str):
         return "is missing"
-    with open_blocks(path, [name], kept={name: MISSING[1:]}) as blocks:
+    with open_blocks(path, [name], Reading(kept={name: MISSING[1:]})) as blocks:
         for block in blocks:
             if block.start <= row < block.row(len(block.columns[name])):
                 word = block.columns[name][row - block.start].as_py()
                 if word not in MISSING:
                     break
-                keep = f"{OWNER}.not_missing: {{{name}: [{word!r}]}}"
+                keep = f"{settings}.not_missing: {{{name}: [{word!r}]}}"
                 return f"is missing, as {word!r} counts as missing; if it is a value, set {keep}"
     return "is missing"
 
@@ -206,13 +209,13 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None, kept: Kept) -> It
 
 def _frame_blocks(frame: FrameTable, columns: Sequence[str] | None, kept: Kept) -> Iterator[Block]:
     def batches(names: Sequence[str]) -> Iterable[tuple[int, Sequence[Column]]]:
-        count = frame.rows.num_rows
+        count = frame.table.num_rows
         for start in range(0, count, BLOCK_ROWS):  # a file's blocks; only one is copied at a time
-            rows = frame.rows.slice(start, BLOCK_ROWS)
+            rows = frame.table.slice(start, BLOCK_ROWS)
             columns = [_as_in_parquet(rows.column(name).combine_chunks()) for name in names]
             yield min(BLOCK_ROWS, count - start), columns
 
-    return _typed_blocks(frame, frame.rows.schema, frame.rows.num_rows, batches, columns, kept)
+    return _typed_blocks(frame, frame.table.schema, frame.table.num_rows, batches, columns, kept)
 
 
 def _as_in_parquet(cells: Column) -> Column:
@@ -226,7 +229,7 @@ def _as_in_parquet(cells: Column) -> Column:
 
 
 def _typed_blocks(
-    where: TableRows,
+    where: TablePlace,
     schema: Any,
     rows: int,
     batches: Callable[[Sequence[str]], Iterable[tuple[int, Sequence[Column]]]],
@@ -250,20 +253,19 @@ def _typed_blocks(
         row += count
 
 
-def block_of(
-    where: str, rows: Any, columns: Sequence[str], missing: Sequence[str] = (), kept: Kept = MappingProxyType({})
-) -> Block:
+def block_of(where: str, rows: Any, columns: Sequence[str], reading: Reading) -> Block:
     """Return the columns of an Arrow table as a block, as those of a Parquet file with the same rows.
 
-    ``missing`` and ``kept`` as in ``open_blocks``; errors begin with ``where``. Raises TableError.
+    Errors begin with ``where``. Raises TableError.
     """
+    kept = reading.kept
     _check_names(where, rows.column_names)
     cells = {name: rows.column(name).combine_chunks() for name in _wanted(where, rows.column_names, columns)}
     block = Block(1, {name: plain(where, name, each, kept.get(name, ())) for name, each in cells.items()})
-    return _without(missing, block, kept) if missing else block
+    return _without(block, reading) if reading.missing else block
 
 
-def plain(path: TableRows | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
+def plain(path: TablePlace | str, name: str, cells: Column, kept: Collection[str] = ()) -> Column:
     """Return numbers unchanged, with NaN as missing, and everything else as text; ``kept`` words are not missing."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
@@ -296,28 +298,26 @@ def _of_decimals(cells: Column) -> Column:
 def _csv_blocks(
     path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str], kept: Kept
 ) -> Iterator[Block]:
-    compression = next((name for mark, name in COMPRESSED.items() if re.match(mark, start)), None)
-    header, separator, above = _header(path, compression)
+    found = COMPRESSED.match(start)
+    compression = found.lastgroup if found else None
+    header = _read_header(path, compression)
     read = pa_csv.ReadOptions(
         use_threads=False,  # threads do not count rows
-        block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
-        skip_rows=above,
+        block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header.line)),
+        skip_rows=header.above,
     )
     # No invalid_row_handler: pyarrow's thread that would call it may outlive the interpreter, which aborts the process.
-    parse = pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=True)
+    parse = pa_csv.ParseOptions(delimiter=header.separator, newlines_in_values=True, ignore_empty_lines=True)
+    wanted, done = _wanted(path, [*header.names], columns), 0
     try:
-        # The file is opened twice: the types below are given by name, as the header writes the names.
-        names = _names(path, compression, separator, above)
-        wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
-        done = 0
         for parsed in (numbers, ()):
             # All else as bytes: pyarrow would not say in which row text is not UTF-8.
-            types = {raw: pa.float64() if name in parsed else pa.binary() for name, raw in wanted.items()}
+            types = {header.names[name]: pa.float64() if name in parsed else pa.binary() for name in wanted}
             convert = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], null_values=MISSING)
             try:
                 with pa.input_stream(str(path), compression=compression) as stream:
                     reader = pa_csv.open_csv(stream, read, parse, convert)
-                    for block in islice(_csv_rows(path, reader, wanted, parsed, kept, 2 + above), done, None):
+                    for block in islice(_csv_rows(path, reader, wanted, parsed, kept, 2 + header.above), done, None):
                         yield block
                         done += 1
                 return
@@ -334,40 +334,49 @@ def _csv_blocks(
             raise
         what = f"row {ragged[1]} has {ragged[3]} cells instead of {ragged[2]}"
         more = int(ragged[2]) == 1 < int(ragged[3])
-        above = f"; is its first line, {header.strip()[:40]!r}, no header? remove what is above it" if more else ""
-        raise TableError(f"{path}: {what}{above}") from None
+        first = f"; is its first line, {header.line.strip()[:40]!r}, no header? remove what is above it" if more else ""
+        raise TableError(f"{path}: {what}{first}") from None
 
 
 def _csv_rows(
-    path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str], kept: Kept, first: int
+    path: Path, reader: Any, wanted: Sequence[str], numbers: Collection[str], kept: Kept, first: int
 ) -> Iterator[Block]:
     row = first
+    texts = [name for name in wanted if name not in numbers and name not in kept]
+    groups = [([name], kept[name]) for name in wanted if name in kept] if kept else []
     for batch in reader:
         if batch.num_rows:
-            cells = {name: batch.column(raw) for name, raw in wanted.items()}
-            texts = [name for name in wanted if name not in numbers and name not in kept]
-            groups = [texts] if texts else []
-            if kept:
-                groups += [[name] for name in kept if name in wanted]
-            for names in groups:
-                decoded = _decoded(path, names, row, [cells[name] for name in names], kept.get(names[0], ()))
-                cells |= dict(zip(names, decoded, strict=True))
+            cells = dict(zip(wanted, batch.columns, strict=True))
+            for names, words in ((texts, ()), *groups):
+                _decode(path, cells, names, row, words)
             yield Block(row, cells)
         row += batch.num_rows
     if row == first:
         raise TableError(f"{path}: holds no row below its header")
 
 
-def _header(path: Path, compression: str | None) -> tuple[str, str, int]:
-    """Return the header, the separator of its cells, and the number of lines above it.
+@dataclass(frozen=True)
+class Header:
+    """The header of a CSV file."""
 
-    Raises TableError for an empty file or a header that is not UTF-8.
-    """
+    line: str
+    separator: str
+    above: int
+    """Number of lines above it."""
+    names: Mapping[str, str]
+    """The columns' names as the header writes them, by the names stripped of white space."""
+
+
+def _read_header(path: Path, compression: str | None) -> Header:
+    """Return the header. Raises TableError for an empty file, a header that is not UTF-8, and wrong names."""
     with pa.input_stream(str(path), compression=compression) as stream:
-        line, *lines = stream.read(BLOCK_BYTES).split(b"\n", 3)
+        start: bytes = stream.read(BLOCK_BYTES)
+        while b"\n" not in start and (more := stream.read(BLOCK_BYTES)):
+            start += more
+    line, *lines = start.split(b"\n", 3)
     named = SEPARATOR_LINE.match(line)
-    if named and lines:
-        line, *lines = lines
+    if named:
+        line, *lines = lines or [b""]
     if not line.strip():
         raise TableError(f"{path}: is empty, or its first line is; it needs a header and a row per sample")
     if b"\x00" in line:
@@ -378,32 +387,24 @@ def _header(path: Path, compression: str | None) -> tuple[str, str, int]:
         header = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise TableError(f"{path}: row 1, the header, is not UTF-8 text; convert the file") from None
-    if named:
-        return header, named[2].decode(), 1
-    # Names may hold other separators: the cells of the next row are as many.
-    above, below = (_unquoted(each) for each in (header, lines[0].decode("utf-8", "replace") if lines else ""))
-    agreed = [each for each in SEPARATORS if 0 < above.count(each) == below.count(each)]
-    return header, max(agreed or SEPARATORS, key=above.count), 0
-
-
-def _unquoted(line: str) -> str:
-    return "".join(line.split('"')[::2])  # every second piece lies within quotes: separators there do not count
-
-
-def _names(path: Path, compression: str | None, separator: str, above: int) -> dict[str, str]:
-    """Return the columns' names, stripped of white space, and the names in the header."""
-    with (
-        pa.input_stream(str(path), compression=compression) as stream,
-        TextIOWrapper(stream, "utf-8-sig", "replace", newline="") as text,
-    ):
-        rows = csv.reader(islice(cast(Iterable[str], text), above, None), delimiter=separator)
-        raw = next(row for row in rows if row)  # pyarrow would guess each column's type, too
+    separator = named[2].decode() if named else _find_separator(header, lines[0] if lines else b"")
+    above, text = 1 if named else 0, TextIOWrapper(BytesIO(start), "utf-8-sig", "replace", newline="")
+    rows: Iterator[list[str]] = csv.reader(islice(cast(Iterable[str], text), above, None), delimiter=separator)
+    raw = next(row for row in rows if row)  # pyarrow would guess each column's type, too
     names = [*map(str.strip, raw)]
     _check_names(path, names)
-    return dict(zip(names, raw, strict=True))
+    return Header(header, separator, above, dict(zip(names, raw, strict=True)))
 
 
-def _check_names(path: TableRows | str, names: Sequence[str]) -> None:
+def _find_separator(header: str, below: bytes) -> str:
+    """Return the separator of cells. Names may hold other ones: the cells of the next row are as many."""
+    above = QUOTED.sub("", header)
+    row = QUOTED.sub("", below.decode("utf-8", "replace"))
+    agreed = [each for each in SEPARATORS if 0 < above.count(each) == row.count(each)]
+    return max(agreed or SEPARATORS, key=above.count)
+
+
+def _check_names(path: TablePlace | str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names, start=1):
         if not name.strip():
@@ -413,7 +414,7 @@ def _check_names(path: TableRows | str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _wanted(path: TableRows | str, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+def _wanted(path: TablePlace | str, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     if columns is None:
         return list(names)
     known = set(names)
@@ -432,16 +433,17 @@ def _text(cells: Column, kept: Collection[str]) -> Column:
     return pc.if_else(pc.is_in(text, value_set=pa.array(words, pa.string())), None, text)
 
 
-def _decoded(
-    path: Path, names: Sequence[str], row: int, columns: Sequence[Column], kept: Collection[str]
-) -> list[Column]:
-    """Return a block's columns of bytes as text, decoded as one: each call costs as much as some hundred cells."""
+def _decode(path: Path, cells: dict[str, Column], names: Sequence[str], row: int, kept: Collection[str]) -> None:
+    """Turn a block's columns of bytes into text, as one: each call costs as much as some hundred cells."""
+    if not names:
+        return
+    columns = [*map(cells.__getitem__, names)]
     rows = len(columns[0])
     try:
         text = _text(pa.concat_arrays(columns), kept)
     except ArrowInvalid:
-        for name, cells in zip(names, columns, strict=True):
-            for index, cell in enumerate(cells.to_pylist()):
+        for name, column in zip(names, columns, strict=True):
+            for index, cell in enumerate(column.to_pylist()):
                 try:
                     (cell or b"").decode()
                 except UnicodeDecodeError:
@@ -449,7 +451,8 @@ def _decoded(
                         f"{path}: column {name!r}, row {row + index}: is not UTF-8 text; convert the file"
                     ) from None
         raise
-    return [text.slice(rows * position, rows) for position in range(len(columns))]
+    for position, name in enumerate(names):
+        cells[name] = text.slice(rows * position, rows)
 
 
 def is_number(text: str) -> bool:

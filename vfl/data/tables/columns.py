@@ -10,7 +10,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -20,11 +20,11 @@ from vfl.config.tables import ColumnKind, TableConfig
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.cells import (
     MISSING,
-    OWNER,
+    PLAIN,
     Block,
-    Kept,
+    Reading,
     TableError,
-    TableRows,
+    TablePlace,
     column_names,
     open_blocks,
     why_missing,
@@ -48,7 +48,7 @@ _TIME = re.compile(TIME, re.ASCII)
 NOTIFY_ROWS = 1 << 18
 """Rows between two calls of a reader's ``progress``."""
 
-Rows = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 SPLIT, VALIDATION = "table_split", "table_validation"
 """Purposes of the draws of test and of validation samples."""
 SHOWN = 3
@@ -82,21 +82,24 @@ class Categories:
 class Table:
     """The used columns of one owner's table."""
 
-    path: TableRows | str
+    path: TablePlace | str
     """Where its rows are, or the setting by which they came."""
     columns: dict[str, Numbers | Categories]
     """Columns by name, in the order of the owner's list; `raw_samples` takes them out."""
     keys: Mapping[tuple[str, ...], Column]
     """Text [N] by the columns of a key, as ``key_text`` returns it: the owner's own key and those of other owners."""
-    rows: npt.NDArray[np.int64]
+    row_numbers: npt.NDArray[np.int64]
     """Number in the file of each row, for errors."""
+    settings: str = PLAIN.settings
+    """`Reading.settings` of its owner."""
 
-    def counted(self, weight: str | None) -> "Table":
+    def counted(self, weight: str) -> "Table":
         """Return the table without rows that the column ``weight`` leaves out: those whose weight is 0.
 
         Raises TableError if it leaves out all.
         """
-        if weight is None or (kept := cast(Numbers, self.columns[weight]).values != 0).all():
+        kept = cast(Numbers, self.columns[weight]).values != 0
+        if kept.all():
             return self
         if not kept.any():
             raise TableError(f"{self.path}: weight column {weight!r}: is 0 in all rows, which leaves all of them out")
@@ -105,43 +108,42 @@ class Table:
             self,
             columns=columns,
             keys={key: text.filter(pa.array(kept)) for key, text in self.keys.items()},
-            rows=self.rows[kept],
+            row_numbers=self.row_numbers[kept],
         )
 
 
 def read_table(
-    path: TableRows,
+    path: TablePlace,
     kinds: Mapping[str, ColumnKind],
     keys: Sequence[tuple[str, ...]],
+    reading: Reading = PLAIN,
     progress: Callable[[int], None] = lambda rows: None,
-    missing: Sequence[str] = (),
-    kept: Kept = MappingProxyType({}),
-    thousands: str | None = None,
 ) -> Table:
     """Read the columns that are not ignored, and the keys. ``progress`` is called with the rows read so far.
 
-    ``missing`` and ``kept`` as in ``open_blocks``, ``thousands`` as in ``ungrouped``. Memory: 8 bytes per number, 4
-    per category and the text of the keys, for each row. Raises TableError.
+    Memory: 8 bytes per number, 4 per category and the text of the keys, for each row. Raises TableError.
     """
-    keyed = [name for key in keys for name in key]
-    used = [name for name, kind in kinds.items() if kind != "ignore"]
-    numbers = {name for name in used if kinds[name] == "number" and name not in keyed}
-    with open_blocks(path, [*used, *keyed], missing, numbers, kept) as blocks:
-        table = table_of_blocks(path, blocks, kinds, keys, progress, thousands)
+    used: dict[str, ColumnKind] = {name: kind for name, kind in kinds.items() if kind != "ignore"}
+    keyed = [*chain.from_iterable(keys)]
+    numbers = {name for name, kind in used.items() if kind == "number" and name not in keyed}
+    with open_blocks(path, [*used, *keyed], reading, numbers) as blocks:
+        table = table_of_blocks(path, blocks, used, keys, reading, progress)
     pa.default_memory_pool().release_unused()
     return table
 
 
 def table_of_blocks(
-    where: TableRows | str,
+    where: TablePlace | str,
     blocks: Iterable[Block],
     kinds: Mapping[str, ColumnKind],
     keys: Sequence[tuple[str, ...]],
+    reading: Reading,
     progress: Callable[[int], None] = lambda rows: None,
-    thousands: str | None = None,
 ) -> Table:
-    """Return the table of some blocks, as ``read_table`` does; errors begin with ``where``, the file or a setting."""
-    used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
+    """Return the columns of ``kinds`` and the keys in some blocks, as ``read_table`` does.
+
+    Errors begin with ``where``, the file or a setting.
+    """
     cells: dict[str, npt.NDArray[Any]] = {}
     # Of a category, its code by column. It grows from block to block, so that a name has one code in all of them.
     places = defaultdict[str, dict[str, int]](dict)
@@ -149,23 +151,23 @@ def table_of_blocks(
     rows: list[npt.NDArray[np.int64]] = []
     reported_rows = count = 0
     for block in blocks:
-        for name, kind in used.items():
+        for name, kind in kinds.items():
             at, number = f"{where}: column {name!r}", kind == "number"
-            more = _numbers(at, block, name, thousands) if number else _codes(at, block, name, places[name])
+            more = _numbers(at, block, name, reading) if number else _codes(at, block, name, places[name])
             cells[name] = _append(cells.get(name, more[:0]), count, more)
         for key in keys:
-            texts[key].append(key_text(where, block, key))
+            texts[key].append(key_text(where, block, key, reading.settings))
         rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
         count += len(rows[-1])
         if rows[-1][-1] >= reported_rows + NOTIFY_ROWS:
             reported_rows = int(rows[-1][-1])
             progress(reported_rows)
     columns: dict[str, Numbers | Categories] = {}
-    for name, kind in used.items():
+    for name, kind in kinds.items():
         values = cells[name][:count]
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
-    return Table(where, columns, joined, np.concatenate(rows))
+    return Table(where, columns, joined, np.concatenate(rows), reading.settings)
 
 
 def _append(held: npt.NDArray[Any], rows: int, more: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -180,21 +182,23 @@ def _append(held: npt.NDArray[Any], rows: int, more: npt.NDArray[Any]) -> npt.ND
     return held
 
 
-def ungrouped(cells: Column, thousands: str | None) -> Column:
+def ungrouped(cells: Column, thousands: str) -> Column:
     """Return texts in which numbers have no ``thousands``, the mark between their thousands."""
-    if thousands is None or not pa.types.is_string(cells.type):
+    if not pa.types.is_string(cells.type):
         return cells
     grouped = pc.match_substring_regex(cells, GROUPED % thousands)
     return pc.if_else(grouped, pc.replace_substring(cells, thousands, ""), cells)
 
 
-def _numbers(where: str, block: Block, name: str, thousands: str | None) -> npt.NDArray[np.float64]:
+def _numbers(where: str, block: Block, name: str, reading: Reading) -> npt.NDArray[np.float64]:
     """Return a block's numbers. Raises TableError for text that is not a number, and for infinity."""
-    cells = ungrouped(block.columns[name], thousands)
+    cells = block.columns[name]
+    if reading.thousands is not None:
+        cells = ungrouped(cells, reading.thousands)
     try:
         values = pc.cast(cells, pa.float64(), safe=False)  # the nearest float for a whole number of many digits
     except ArrowInvalid:
-        raise _no_number(where, block, name, cells) from None
+        raise _no_number(where, block, name, cells, reading.settings) from None
     numbers = values.to_numpy(zero_copy_only=False)  # NaN where missing
     too_large = np.abs(numbers) > LARGEST
     if too_large.any():
@@ -204,17 +208,18 @@ def _numbers(where: str, block: Block, name: str, thousands: str | None) -> npt.
     return numbers
 
 
-def _no_number(where: str, block: Block, name: str, cells: Column) -> TableError:
+def _no_number(where: str, block: Block, name: str, cells: Column, settings: str) -> TableError:
     index, cell = next(each for each in enumerate(cells.to_pylist()) if not _casts(each[1]))
     where = f"{where}, row {block.row(index)}"
     if cell == name:
         return TableError(f"{where}: repeats the header; remove the row")
     if re.match(WRITTEN, cell):  # not to be taken as missing: such cells are a column's largest values
         mark = next((each for each in ",'" if re.match(GROUPED % each, cell)), None)
-        out = "" if mark is None else f", or set {OWNER}.thousands={json.dumps(mark)}"
+        out = "" if mark is None else f", or set {settings}.thousands={json.dumps(mark)}"
         return TableError(f"{where}: {cell[:40]!r} is no number; write only digits and a decimal point: 1234.5{out}")
     return TableError(
-        f"{where}: {cell[:40]!r} is no number; name it under {OWNER}.missing, or make the column a category or ignore"
+        f"{where}: {cell[:40]!r} is no number; name it under {settings}.missing, or make the column a category or "
+        "ignore"
     )
 
 
@@ -265,7 +270,7 @@ def _refuse_rounded(where: str, block: Block, cells: Column) -> None:
         raise TableError(f"{where}, row {block.row(index)}: {what}; write keys as text or int64")
 
 
-def key_text(path: TableRows | str, block: Block, key: tuple[str, ...]) -> Column:
+def key_text(path: TablePlace | str, block: Block, key: tuple[str, ...], settings: str = PLAIN.settings) -> Column:
     """Return the keys of a block as text [rows], which are compared byte for byte.
 
     A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits, also one held as
@@ -281,7 +286,7 @@ def key_text(path: TableRows | str, block: Block, key: tuple[str, ...]) -> Colum
         text = pc.utf8_normalize(as_text(cells), form="NFC")  # é is one code point or two
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
-            why = why_missing(path, name, row)
+            why = why_missing(path, name, row, settings)
             raise TableError(f"{where}, row {row}: {why}; every row needs its key")
         # Separators are control characters: without any in the cells, two different keys never give one text.
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():
@@ -296,7 +301,7 @@ def key_cell(cell: str) -> str:
     return _TIME.sub(r"\1\2\3", unicodedata.normalize("NFC", cell.strip()))
 
 
-def read_test_keys(path: TableRows, key: tuple[str, ...]) -> Column:
+def read_test_keys(path: TablePlace, key: tuple[str, ...]) -> Column:
     """Read the keys of the test samples from a table with the ``key`` columns, or with as many others and no more.
 
     Raises TableError.
@@ -305,7 +310,7 @@ def read_test_keys(path: TableRows, key: tuple[str, ...]) -> Column:
     if not set(key) <= set(names) and len(names) == len(key):
         key = tuple(names)
     # Every word is kept: whether it is a key is said by the table that has it.
-    return read_table(path, {}, [key], kept=dict.fromkeys(key, MISSING[1:])).keys[key]
+    return read_table(path, {}, [key], Reading(kept=dict.fromkeys(key, MISSING[1:]))).keys[key]
 
 
 def test_groups(groups: npt.NDArray[np.str_], share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
@@ -324,12 +329,12 @@ def test_groups(groups: npt.NDArray[np.str_], share: float, seed: int, purpose: 
     return np.isin(codes, order[:wanted])
 
 
-def groups_of(table: Table, column: str, rows: Rows) -> npt.NDArray[np.str_]:
+def groups_of(table: Table, column: str, rows: Indices) -> npt.NDArray[np.str_]:
     """Return the group of some rows, text [n]."""
     return np.array(table.keys[column,].take(pa.array(rows)).to_pylist(), str)
 
 
-def tested_rows(table: Table, key: tuple[str, ...], path: TableRows) -> Rows:
+def tested_rows(table: Table, key: tuple[str, ...], path: TablePlace) -> Indices:
     """Return the rows of a table whose keys the test file lists, ascending. Raises TableError."""
     return np.flatnonzero(np.asarray(pc.is_in(table.keys[key], value_set=read_test_keys(path, key))))
 
@@ -351,17 +356,17 @@ def keys_of(config: TableConfig, owners: Collection[str]) -> list[tuple[str, ...
     return list(dict.fromkeys((key_of(config), *foreign)))
 
 
-def unique_rows(table: Table, config: TableConfig) -> Rows:
+def unique_rows(table: Table, config: TableConfig) -> Indices:
     """Return the first row of each key, ascending. Raises TableError for duplicates if the settings refuse them."""
     codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
     _, first = np.unique(codes, return_index=True)  # in the order of the codes; sorted again by row at the end
     if len(first) < len(codes) and config.duplicates == "refuse":
         doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
         which = examples(table.keys[key_of(config)].take(pa.array(doubled)))
-        where = ", ".join(str(table.rows[row]) for row in doubled)
+        where = ", ".join(str(table.row_numbers[row]) for row in doubled)
         raise TableError(
             f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
-            f"in row {where}; remove them, or set {OWNER}.duplicates=first"
+            f"in row {where}; remove them, or set {table.settings}.duplicates=first"
         )
     return np.sort(first)
 

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from vfl.base.errors import printable
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.canonical import BOOLEANS, spell
-from vfl.data.tables.cells import OWNER, Block, Kept, TableRows, open_blocks
+from vfl.data.tables.cells import PLAIN, Block, Reading, TablePlace, open_blocks
 from vfl.data.tables.columns import GROUPED, WRITTEN, as_text, ungrouped
 
 MOST_VALUES = 10_000
@@ -83,6 +82,8 @@ class ColumnSummary:
     """The first value that is not a number, with its row."""
     foreign: str = ""
     """The column's type where it holds no cells of a table, such as lists."""
+    settings: str = PLAIN.settings
+    """`Reading.settings` of its owner."""
 
     def add(self, block: Block, cells: Column, amounts: np.ndarray, others: Column) -> None:
         """Add a block's cells to the summary; ``amounts`` and ``others`` as in ``_amounts``."""
@@ -189,7 +190,11 @@ class ColumnSummary:
         if self.dates >= MOSTLY * present:
             return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
         if not self.mostly_numbers and self.commas and self.commas + self.numbers >= MOSTLY * present:
-            out = f', or set {OWNER}.thousands="," if it is between thousands' if self.grouped == self.commas else ""
+            out = (
+                f', or set {self.settings}.thousands="," if it is between thousands'
+                if self.grouped == self.commas
+                else ""
+            )
             return "ignore", f"holds numbers with a comma{self._spoilt}: write 1234.5 for 1.234,5{out}"
         if self._marked:
             return "ignore", f"holds numbers with marks{self._spoilt}: write 1234.5 without them"
@@ -220,24 +225,25 @@ class ColumnSummary:
 
 
 def describe_table(
-    path: TableRows,
+    path: TablePlace,
     columns: Sequence[str] | None = None,
+    reading: Reading = PLAIN,
     progress: Callable[[int], None] = lambda rows: None,
-    missing: Sequence[str] = (),
-    kept: Kept = MappingProxyType({}),
-    thousands: str | None = None,
 ) -> list[ColumnSummary]:
     """Read a table once (``columns``: only these) and return its columns' summaries in their order.
 
-    ``progress`` is called with the rows read so far; the others as in ``read_table``. Raises TableError.
+    ``progress`` is called with the rows read so far. Raises TableError.
     """
     summaries: dict[str, ColumnSummary] = {}
-    with open_blocks(path, columns, missing, kept=kept) as blocks:
+    with open_blocks(path, columns, reading) as blocks:
         for block in blocks:
-            amounts, others = _amounts([ungrouped(cells, thousands) for cells in block.columns.values()])
+            cells_of = [*block.columns.values()]
+            if reading.thousands is not None:
+                cells_of = [ungrouped(cells, reading.thousands) for cells in cells_of]
+            amounts, others = _amounts(cells_of)
             for (name, cells), own, texts in zip(block.columns.items(), amounts, others, strict=True):
                 if name not in summaries:
-                    summaries[name] = ColumnSummary(name)
+                    summaries[name] = ColumnSummary(name, settings=reading.settings)
                 summaries[name].add(block, cells, own, texts)
                 summaries[name].foreign = block.others.get(name, "")
             progress(block.start)

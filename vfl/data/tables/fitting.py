@@ -12,6 +12,7 @@ from vfl.config.files import YAML, lay_over, parse_overrides, read_section
 from vfl.config.tables import OWN_SHAPE, ROUNDS, TableConfig, table_settings
 from vfl.data.experiments import decide_parties, load_user_experiment
 from vfl.data.source import open_source
+from vfl.data.tables.cells import Reading
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.labels import count_classes
 from vfl.data.tables.opened import locate_table
@@ -112,7 +113,7 @@ def experiment_of(
     for owner, own in proposed.items():
         settings = read_section(TableConfig, {name: own[name] for name in ("file", "query", "database") if name in own})
         file = locate_table(owner, settings.model_copy(update={"key": ()}))
-        columns = describe_table(file)
+        columns = describe_table(file, reading=Reading(settings=f"data.tables.{owner}"))
         names = [each.name for each in columns]
         likely = (each.name for each in columns if each.name != label and each.looks_like_key())
         key = own["key"] = keys.get(owner) or own.get("key") or next(likely, None)

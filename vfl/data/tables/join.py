@@ -5,7 +5,8 @@ effect. A sample's id is a hash of its key: processes that hold the same keys ha
 Tables matched in private (``matching_result.py``) have the match's order and ids.
 """
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -19,10 +20,10 @@ from vfl.base.random import generator
 from vfl.config.data import DataConfig
 from vfl.config.tables import TableConfig, label_owner
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import TableError, of_owner
+from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import (
     SPLIT,
-    Rows,
+    Indices,
     Table,
     examples,
     key_cells,
@@ -45,7 +46,7 @@ class Joined:
 
     ids: Tensor
     """int64 [N]"""
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, Indices]
     """Row of the owner's table for each sample, int64 [N], by owner; -1 if it has none."""
     others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
     """Match only: by owner whose table is elsewhere, bool [N], True if it has a row for the sample."""
@@ -53,8 +54,8 @@ class Joined:
     """Text [N], the label owner's keys; None if they were matched in private."""
     test: int | None = None
     """Number of test samples, which are the last ones; None if they are not yet chosen."""
-    dropped: str = ""
-    """A line that counts the samples left out; "" if none is."""
+    hints: Sequence[str] = ()
+    """A line for each owner's keys that would be found if they were spelt otherwise."""
 
 
 def find_leader(data: DataConfig) -> str:
@@ -81,41 +82,40 @@ def join(
     sample is left.
     """
     first = configs[leader]
-    with of_owner(leader):
-        kept = unique_rows(tables[leader], first)
+    kept = unique_rows(tables[leader], first)
     keys = tables[leader].keys[key_of(first)].take(pa.array(kept))
     # Until they are sorted below, samples are the leader's kept rows: entry i of every list is of the i-th of them.
-    rows: dict[str, Rows] = {leader: kept}
+    rows: dict[str, Indices] = {leader: kept}
     hints: list[str] = []
-    for owner in [owner for owner in tables if owner != leader]:
-        with of_owner(owner):
-            own = unique_rows(tables[owner], configs[owner])
+    for owner in tables:
+        if owner == leader:
+            continue
+        own = unique_rows(tables[owner], configs[owner])
         known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
         wanted = tables[leader].keys[first.keys.get(owner, key_of(first))].take(pa.array(kept))
         row_of_key = pc.index_in(wanted, value_set=known)
         alike = _alike(wanted.filter(pc.is_null(row_of_key)), known) if row_of_key.null_count else None
-        hint = (
-            f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}"
-            if alike
-            else ""
-        )
+        lines: list[str] = []
+        if alike:
+            lines.append(f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}")
         if row_of_key.null_count == len(row_of_key) and not keep_all:
             what = f"no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
-            raise TableError(f"{tables[owner].path}: {'; '.join(filter(None, [what, hint]))}")
-        hints.append(hint)
+            raise TableError(f"{tables[owner].path}: {'; '.join([what, *lines])}")
+        hints += lines
         # Places in `own`. A key without one gets -1, which picks the last element: the appended -1.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(row_of_key, -1))]
-    everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
-    if not everywhere.any() and not keep_all:
-        raise TableError("data.tables: no key is in the tables of all owners")
     # By key and not by row: the seeded draws of test samples and batches go by place, and must not see a file's order.
     order = np.asarray(pc.array_sort_indices(keys)).astype(np.int64)
-    order = order if keep_all else order[everywhere[order]]
+    if not keep_all:
+        everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
+        if not everywhere.any():
+            raise TableError("data.tables: no key is in the tables of all owners")
+        order = order[everywhere[order]]
     joined = {owner: rows[owner][order] for owner in tables}
     keys = keys.take(pa.array(order))
     # A hash, so that owners in processes of their own agree on ids without an exchange.
     ids = torch.as_tensor(text_hashes(keys.to_pylist()))
-    return Joined(ids, joined, keys=keys, dropped="; ".join(filter(None, [_dropped(tables, joined), *hints])))
+    return Joined(ids, joined, keys=keys, hints=hints)
 
 
 def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataConfig) -> Joined:
@@ -166,7 +166,7 @@ def order_ids(order: str, samples: int) -> Tensor:
 
 def split_rows(
     joined: Joined, share: float, seed: int, test_keys: Column | None, groups: Groups | None = None
-) -> tuple[Rows, Rows]:
+) -> tuple[Indices, Indices]:
     """Return the training and test samples, both ascending.
 
     Test samples are those that a match has put at the end, else those of ``test_keys``, else a seeded draw of
@@ -206,7 +206,7 @@ def draw_share(
     return drawn
 
 
-def shared_rows(joined: Joined, train: Rows, test: Rows) -> dict[str, int]:
+def shared_rows(joined: Joined, train: Indices, test: Indices) -> dict[str, int]:
     """Return by owner how many rows of its table stand for training samples and for test samples as well."""
     # By marks: sets of a million numbers take as long as reading them.
     shared: dict[str, int] = {}
@@ -234,15 +234,23 @@ def _plainly(keys: Column) -> Column:
     return pc.utf8_ltrim(pc.replace_substring_regex(dense, r"\.0*$", ""), characters="0")
 
 
-def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:
+def tell_dropped(tables: Mapping[str, Table], joined: Joined) -> None:
+    """Warn of rows and samples that a join in the open has left out, with their number and the hints."""
+    if joined.keys is None:
+        return
+    if lines := [*filter(None, [_dropped(tables, joined.rows)]), *joined.hints]:
+        warnings.warn("; ".join(lines), stacklevel=3)
+
+
+def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Indices]) -> str:
     unused, lacking = dict[str, int](), dict[str, int]()
     for owner, held in rows.items():
-        unused[owner] = len(tables[owner].rows) - int(np.count_nonzero(np.bincount(held[held >= 0])))
+        unused[owner] = len(tables[owner].row_numbers) - int(np.count_nonzero(np.bincount(held[held >= 0])))
         lacking[owner] = int((held < 0).sum())
     if not any(unused.values()) and not any(lacking.values()):
         return ""
     samples = len(next(iter(rows.values())))
-    parts = [f"{unused[owner]} of {len(table.rows)} rows of {owner}" for owner, table in tables.items()]
+    parts = [f"{unused[owner]} of {len(table.row_numbers)} rows of {owner}" for owner, table in tables.items()]
     if any(lacking.values()):
         without = ", ".join(f"{count} at {owner}" for owner, count in lacking.items() if count)
         return f"data.tables: {samples} samples, without a row: {without}; dropped: {', '.join(parts)}"

@@ -15,7 +15,7 @@ from torch import Tensor
 from vfl.base.errors import ConfigError, nearest_name
 from vfl.data.tables.canonical import spell
 from vfl.data.tables.cells import TableError, is_number, why_missing
-from vfl.data.tables.columns import Categories, Numbers, Rows, Table
+from vfl.data.tables.columns import Categories, Indices, Numbers, Table
 
 MOST_CLASSES = 1000
 """Largest number of classes; a label with more values is an amount."""
@@ -34,7 +34,7 @@ MANY_ROWS = 100
 
 
 def read_labels(
-    table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS, positive: str | None = None
+    table: Table, name: str, rows: Indices, most_amounts: int = MOST_AMOUNTS, positive: str | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels [N] of some rows: int64 with the names of the classes, or float64 without names.
 
@@ -46,8 +46,8 @@ def read_labels(
     where = f"{table.path}: label column {name!r}"
     missing = np.isnan(column.values[rows]) if isinstance(column, Numbers) else column.codes[rows] < 0
     if missing.any():
-        first, count = table.rows[rows[missing.argmax()]], int(missing.sum())
-        why = why_missing(table.path, name, int(first))
+        first, count = table.row_numbers[rows[missing.argmax()]], int(missing.sum())
+        why = why_missing(table.path, name, int(first), table.settings)
         rest = "remove the row" if count == 1 else f"{count - 1} more are missing; remove these rows"
         raise TableError(f"{where}, row {first}: {why}; {'else ' if ';' in why else ''}{rest}")
     if isinstance(column, Numbers):
@@ -68,7 +68,7 @@ def read_labels(
     return torch.from_numpy(index[column.codes[rows]]), classes
 
 
-def _warn_of_rare_classes(where: str, names: Sequence[str], counts: Rows) -> None:
+def _warn_of_rare_classes(where: str, names: Sequence[str], counts: Indices) -> None:
     """Warn of classes of few rows among many: a slip makes a class of its own, and of two classes three."""
     rare = [(name, count) for name, count in zip(names, counts, strict=True) if 0 < count < FEW_ROWS]
     if not rare or counts.sum() < MANY_ROWS:
@@ -79,7 +79,7 @@ def _warn_of_rare_classes(where: str, names: Sequence[str], counts: Rows) -> Non
     warnings.warn(f"{where}: {what}{more}; if that is a slip, mend or remove what it stands in", stacklevel=4)
 
 
-def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
+def read_weights(table: Table, name: str, rows: Indices) -> Tensor:
     """Take the column of the samples' weights out of the table; return those of some rows, float64 [N].
 
     Raises TableError for one that is missing or below 0; rows of weight 0 are no longer there (`Table.counted`).
@@ -91,7 +91,7 @@ def read_weights(table: Table, name: str, rows: Rows) -> Tensor:
         return torch.from_numpy(weights)
     first = int(wrong.argmax())
     what = "is missing" if np.isnan(weights[first]) else f"is {weights[first]:g}"
-    where = f"{table.path}: weight column {name!r}, row {table.rows[rows[first]]}"
+    where = f"{table.path}: weight column {name!r}, row {table.row_numbers[rows[first]]}"
     raise TableError(f"{where}: {what}; a weight is above 0, or 0 to leave the row out")
 
 
@@ -166,7 +166,7 @@ def tell_alike(
         warnings.warn(f"{where}: {' and '.join(map(repr, several))} {remark.format(several[0])}", stacklevel=4)
 
 
-def refuse_copies(table: Table, label: str, rows: Rows) -> None:
+def refuse_copies(table: Table, label: str, rows: Indices) -> None:
     """Raise TableError for a feature whose cells equal the label's; warn of one that determines the class."""
     wanted = table.columns[label]
     several = isinstance(wanted, Categories) and len(np.unique(wanted.codes[rows])) > 1
@@ -180,7 +180,7 @@ def refuse_copies(table: Table, label: str, rows: Rows) -> None:
             warnings.warn(f"{where} determines the label {label!r} in every row; is it known beforehand?", stacklevel=3)
 
 
-def _is_copy(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:
+def _is_copy(label: Numbers | Categories, column: Numbers | Categories, rows: Indices) -> bool:
     """Return whether the cells are equal; whole numbers also equal their text."""
     if isinstance(label, Numbers):
         return isinstance(column, Numbers) and np.array_equal(column.values[rows], label.values[rows])
@@ -190,7 +190,7 @@ def _is_copy(label: Numbers | Categories, column: Numbers | Categories, rows: Ro
     return _texts(label, of_class) == _texts(column, of_class)
 
 
-def _determines_class(classes: Rows, column: Numbers | Categories, rows: Rows) -> bool:
+def _determines_class(classes: Indices, column: Numbers | Categories, rows: Indices) -> bool:
     """Return whether the column determines each row's class: by category, or by thresholds of its numbers."""
     places = _places(column, rows)  # NaN is the last of the numbers
     if _one_for_one(classes, places):
@@ -213,19 +213,19 @@ def _determines_class(classes: Rows, column: Numbers | Categories, rows: Rows) -
     return bool((rows_of >= ROWS_PER_VALUE * values_of).all())
 
 
-def _texts(column: Numbers | Categories, rows: Rows) -> list[str]:
+def _texts(column: Numbers | Categories, rows: Indices) -> list[str]:
     if isinstance(column, Numbers):
         return [f"{value:g}" for value in column.values[rows]]
     return [column.names[code] if code >= 0 else "" for code in column.codes[rows]]
 
 
-def _places(column: Numbers | Categories, rows: Rows) -> Rows:
+def _places(column: Numbers | Categories, rows: Indices) -> Indices:
     """Return the index of each row's value among the column's different values."""
     values = column.values if isinstance(column, Numbers) else column.codes
     return np.unique(values[rows], return_inverse=True)[1].astype(np.int64)
 
 
-def _one_for_one(a: Rows, b: Rows) -> bool:
+def _one_for_one(a: Indices, b: Indices) -> bool:
     # As many different pairs as values on either side: then every value has one partner only. With b < different the
     # sum a * different + b tells pairs apart.
     different = int(a.max()) + 1

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa
-from vfl.data.tables.cells import of_owner
+from vfl.data.tables.cells import Reading
 from vfl.data.tables.columns import (
     SPLIT,
-    Rows,
+    Indices,
     groups_of,
     key_of,
     keys_of,
@@ -31,11 +31,11 @@ from vfl.data.tables.opened import locate_table
 class OwnKeys:
     """An owner's keys. The label owner has a list for each key by which others know its samples, others have one."""
 
-    rows: Rows
+    rows: Indices
     """Rows of the table that are matched, int64 [M]; the label owner's are the samples."""
     lists: tuple[Column, ...]
     """Lists of keys as text, without duplicates."""
-    places: tuple[Rows, ...]
+    places: tuple[Indices, ...]
     """Index of each row's key in each list, int64 [M]."""
     digest: str
     """`keys_digest` of the table."""
@@ -52,10 +52,11 @@ def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     others = [other for other in data.tables if other != owner and config.label is not None]
     grouped = [(data.group,)] if others and data.group is not None else []
     keys = list(dict.fromkeys([*keys_of(config, data.tables), *grouped]))
-    with of_owner(owner):
-        weights: dict[str, ColumnKind] = {} if config.weight is None else {config.weight: "number"}
-        table = read_table(path, weights, keys, missing=config.missing, kept=config.not_missing).counted(config.weight)
-        rows = unique_rows(table, config)
+    weights: dict[str, ColumnKind] = {} if config.weight is None else {config.weight: "number"}
+    reading = Reading(config.missing, config.not_missing, settings=f"data.tables.{owner}")
+    table = read_table(path, weights, keys, reading)
+    table = table if config.weight is None else table.counted(config.weight)
+    rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}
     used = list(dict.fromkeys(columns.values())) or [own]
@@ -91,7 +92,7 @@ def rows_match(path: Path) -> Path:
     return path.with_name(f"{path.name}.match")
 
 
-def shuffled(count: int) -> Rows:
+def shuffled(count: int) -> Indices:
     """Return 0 to ``count`` - 1 in an unpredictable order, from the system's random numbers."""
     # No seeded generator: whoever knew the seed could undo the order, and see a key's place in its owner's table.
     return np.frombuffer(os.urandom(8 * count), np.uint64).argsort(kind="stable").astype(np.int64)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from vfl.data.tables.columns import Rows, Table
+from vfl.data.tables.columns import Indices, Table
 from vfl.runs.atomic import follow_links, write_durably, write_together
 
 MATCH = "match"
@@ -40,14 +40,14 @@ class Match:
     """`keys_digest` of the matched table."""
     join: str
     """inner or left"""
-    rows: Rows
+    rows: Indices
     """int64 [N]; -1 where the owner has no row."""
     test: int | None
     """Number of test samples, which are the last ones; None: drawn by the seed."""
     others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
     """Label owner only: by other owner, bool [N], True if it has a row for the sample."""
 
-    def tests(self, rows: Rows) -> bool:
+    def tests(self, rows: Indices) -> bool:
         """Return whether, at the label owner, the test samples are exactly these rows of its table."""
         if self.test is None:
             return False

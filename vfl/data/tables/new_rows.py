@@ -13,11 +13,11 @@ from vfl.config.tables import label_owner
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Source
 from vfl.data.tables.arrow import pa
-from vfl.data.tables.cells import TableError, TableRows, column_names
+from vfl.data.tables.cells import TableError, TablePlace, column_names
 from vfl.data.tables.columns import SHOWN, Table, key_cells, key_of, keys_of
 from vfl.data.tables.join import Joined, join, matched
 from vfl.data.tables.matching_input import of_rows, rows_match
-from vfl.data.tables.rows import no_features, raw_samples
+from vfl.data.tables.own_columns import no_features, raw_samples
 from vfl.data.tables.source import Tables
 
 
@@ -29,7 +29,7 @@ def tables_of(source: Source) -> Tables:
     return source
 
 
-def read_new_rows(source: Tables, tables: Mapping[str, TableRows], known: Sequence[str] | None = None) -> NewSamples:
+def read_new_rows(source: Tables, tables: Mapping[str, TablePlace], known: Sequence[str] | None = None) -> NewSamples:
     """Read new rows to predict, a table for each owner that is not absent; labels are ignored.
 
     Samples are the label owner's rows or, if it is absent, those of the first owner in ``tables``, by key. ``known``:
@@ -60,7 +60,7 @@ def read_new_rows(source: Tables, tables: Mapping[str, TableRows], known: Sequen
 
 def _raw(source: Tables, owner: str, table: Table, joined: Joined) -> Samples:
     columns, chosen = source.columns(owner), [(joined.rows[owner], joined.ids)]
-    return raw_samples(table, chosen, columns.numbers, columns.categories, columns.spelling)[0]
+    return raw_samples(table, chosen, columns)[0]
 
 
 def read_own_rows(source: Source, path: Path, owner: str | None = None) -> NewSamples | None:

@@ -8,16 +8,17 @@ Shapes: F numbers, K columns of categories.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
+from vfl.config.tables import ColumnKind
 from vfl.data.samples import Samples
-from vfl.data.tables.cells import OWNER, TableError, block_of, of_owner
+from vfl.data.tables.cells import TableError, block_of
 from vfl.data.tables.columns import KEY_SEPARATOR, key_cells, key_of, keys_of, table_of_blocks
-from vfl.data.tables.own_columns import OwnColumns, reading_marks
-from vfl.data.tables.rows import raw_samples
+from vfl.data.tables.own_columns import OwnColumns, raw_samples, reading_of
 from vfl.data.tables.source import Tables
 
 
@@ -60,20 +61,19 @@ class RowReader:
         if rows.num_rows == 0:
             return None
         keys = keys_of(config, self.source.owners)
-        missing, kept, thousands = reading_marks(self.source.data, self.owner, self.columns.found)
-        used = [name for name, kind in kinds.items() if kind != "ignore"]
-        with of_owner(self.owner):
-            block = block_of(self.where, rows, [*used, *(name for each in keys for name in each)], missing, kept)
-            table = table_of_blocks(self.where, [block], kinds, keys, thousands=thousands)
+        reading = reading_of(self.source.data, self.owner, self.columns.found)
+        used: dict[str, ColumnKind] = {name: kind for name, kind in kinds.items() if kind != "ignore"}
+        block = block_of(self.where, rows, [*used, *chain.from_iterable(keys)], reading)
+        table = table_of_blocks(self.where, [block], used, keys, reading)
         mine = np.flatnonzero(np.array(table.keys[self.key].to_pylist()) == KEY_SEPARATOR.join(key))
         if len(mine) == 0:
             return None
         if len(mine) > 1 and config.duplicates == "refuse":
-            fix = f"give one, or set {OWNER}.duplicates=first".replace("OWNER", self.owner)
+            fix = f"give one, or set {reading.settings}.duplicates=first"
             raise TableError(f"{self.where}: gives {len(mine)} rows of the key; {fix}")
         chosen = [(mine[:1], torch.arange(1))]
         columns = self.columns
-        (samples,) = raw_samples(table, chosen, columns.numbers, columns.categories, columns.spelling)
+        (samples,) = raw_samples(table, chosen, columns)
         others = [config.keys[other] for other in sorted(config.keys) if other in self.source.owners]
         known_as = tuple(key_cells(table.keys[other].take(mine[:1]))[0] for other in others)
         return OneRow(samples, known_as)

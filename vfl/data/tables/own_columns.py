@@ -1,21 +1,34 @@
-"""One owner's columns: which of them are features, and how their cells are read. Their names stay with the owner."""
+"""One owner's columns: which are features, how their cells are read, and the raw samples that are made of them.
+
+Their names stay with the owner. In raw samples numbers are unchanged, and categories are hashes.
+
+Shapes: N samples, F numbers, K columns of categories.
+"""
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, TableConfig
+from vfl.data.samples import Samples
 from vfl.data.tables.canonical import as_written, spell
-from vfl.data.tables.cells import OWNER, Kept, TableError, TableRows, column_names, of_owner
-from vfl.data.tables.columns import Table, key_of, keys_of, read_table
+from vfl.data.tables.cells import Kept, Reading, TableError, TablePlace, column_names
+from vfl.data.tables.columns import Categories, Indices, Numbers, Table, key_of, keys_of, read_table
+from vfl.data.tables.join import text_hashes
 from vfl.data.tables.proposal import FoundMarks, propose_kinds, with_kept
 from vfl.runs.checkpoint import State
 
 NONE_FOUND = FoundMarks()
+MISSING = -1
+"""Hash of a missing category; all others are at least 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +74,7 @@ class OwnColumns:
         return cls(kinds, found, spell if "spelling" in state else as_written, judged=True)
 
 
-def choose_columns(data: DataConfig, owner: str, table: TableRows) -> OwnColumns:
+def choose_columns(data: DataConfig, owner: str, table: TablePlace) -> OwnColumns:
     """Return an owner's columns: as given, or proposed from its table, with a warning for each doubtful one.
 
     Raises TableError if the label is among them.
@@ -69,10 +82,9 @@ def choose_columns(data: DataConfig, owner: str, table: TableRows) -> OwnColumns
     config = data.tables[owner]
     kinds, found = config.named_kinds, NONE_FOUND
     if config.proposes:
-        with of_owner(owner):
-            kinds, found, lines = propose_kinds(table, config, _beside(data, config))
+        kinds, found, lines = propose_kinds(table, config, _beside(data, config), f"data.tables.{owner}")
         for line in lines:
-            warnings.warn(line.replace(OWNER, f"data.tables.{owner}"), stacklevel=2)
+            warnings.warn(line, stacklevel=2)
     for name in key_of(config):
         if kinds.get(name, "ignore") != "ignore":
             warnings.warn(f"{table}: column {name!r} is the key and a feature; does it say anything?", stacklevel=2)
@@ -80,13 +92,15 @@ def choose_columns(data: DataConfig, owner: str, table: TableRows) -> OwnColumns
     return OwnColumns(kinds, found)
 
 
-def check_continued(data: DataConfig, owner: str, table: TableRows, columns: OwnColumns) -> None:
+def check_continued(data: DataConfig, owner: str, table: TablePlace, columns: OwnColumns) -> None:
     """Raise TableError if an owner's table or settings have other features than an earlier run's ``columns``."""
     config = data.tables[owner]
     beside = _beside(data, config)
-    own: dict[str, str] = {**config.named_kinds}
+    settings, own = Reading(settings=f"data.tables.{owner}"), dict[str, str](config.named_kinds)
     if config.proposes:  # nothing is proposed anew, and no column left out in silence
-        own = {name: columns.kinds.get(name, "new") for name in column_names(table) if name not in beside} | own
+        own = {
+            name: columns.kinds.get(name, "new") for name in column_names(table, settings) if name not in beside
+        } | own
     for name in {**columns.kinds, **own}:
         here, then = own.get(name, "ignore"), columns.kinds.get(name, "ignore")
         if here != then:
@@ -95,7 +109,7 @@ def check_continued(data: DataConfig, owner: str, table: TableRows, columns: Own
     _check_kinds(data, owner, table, columns.kinds)
 
 
-def _check_kinds(data: DataConfig, owner: str, table: TableRows, kinds: Mapping[str, ColumnKind]) -> None:
+def _check_kinds(data: DataConfig, owner: str, table: TablePlace, kinds: Mapping[str, ColumnKind]) -> None:
     """Raise TableError if the samples' weight or label is among an owner's features."""
     weight = data.tables[owner].weight
     known = {} if weight is None else {weight: "is the samples' weight"}
@@ -113,8 +127,8 @@ def _beside(data: DataConfig, config: TableConfig) -> list[str]:
     return [*keys, *(name for name in (config.label, config.weight, data.group) if name is not None)]
 
 
-def reading_marks(data: DataConfig, owner: str, found: FoundMarks) -> tuple[Sequence[str], Kept, str | None]:
-    """Return the words for a missing value, by column those that are none, and the mark between thousands.
+def reading_of(data: DataConfig, owner: str, found: FoundMarks) -> Reading:
+    """Return how an owner's cells are read.
 
     What was found among numbers may be a class or a key: there it stands for itself.
     """
@@ -122,13 +136,14 @@ def reading_marks(data: DataConfig, owner: str, found: FoundMarks) -> tuple[Sequ
     kept: Kept = config.not_missing
     if found.missing and not config.missing:
         kept = with_kept(kept, _beside(data, config), found)
-    return config.missing or found.missing, kept, config.thousands or found.thousands
+    marks = config.missing or found.missing, kept, config.thousands or found.thousands
+    return Reading(*marks, settings=f"data.tables.{owner}")
 
 
 def read_columns(
     data: DataConfig,
     owner: str,
-    table: TableRows,
+    table: TablePlace,
     known_by: Collection[str],
     kinds: Mapping[str, ColumnKind],
     found: FoundMarks = NONE_FOUND,
@@ -142,20 +157,72 @@ def read_columns(
     config = data.tables[owner]
     weight = None if new else config.weight
     kinds = {**kinds, weight: "number"} if weight is not None else kinds
-    if not new and config.not_missing and (unknown := sorted(config.not_missing.keys() - column_names(table))):
+    reading = reading_of(data, owner, found)
+    if not new and config.not_missing and (unknown := sorted(config.not_missing.keys() - column_names(table, reading))):
         raise TableError(f"data.tables.{owner}.not_missing: {table} has no column {unknown[0]!r}")
     keys, group = keys_of(config, known_by), data.group
     if group is not None and not new and (config.label is not None or (*known_by,) == (owner,)):
-        if group not in column_names(table):
+        if group not in column_names(table, reading):
             what = f"has no column {group!r}; name one of the label owner's table"
             alone = "" if config.label is not None else ", which this one needs as well without a match (lvfl align)"
             raise TableError(f"data.group: {table} {what}{alone}")
         keys = list(dict.fromkeys([*keys, (group,)]))
     # The display is on a terminal only.
-    with of_owner(owner), Console(stderr=True).status(f"reading {table}") as status:
+    with Console(stderr=True).status(f"reading {table}") as status:
 
         def show(rows: int) -> None:
             status.update(f"reading {table}: {rows:,} rows")
 
-        read = read_table(table, kinds, keys, show, *reading_marks(data, owner, found))
-    return read.counted(weight)
+        read = read_table(table, kinds, keys, reading, show)
+    return read if weight is None else read.counted(weight)
+
+
+def raw_samples(table: Table, chosen: Sequence[tuple[Indices, Tensor]], columns: OwnColumns) -> list[Samples]:
+    """Return samples of some rows and their ids, for each of ``chosen``: float64 [N, F] and int64 [N, K].
+
+    Columns are taken out of the table: no more than one is in memory twice. Row -1 is a missing one.
+    """
+    numbers, categories = columns.numbers, columns.categories
+    # Each column in one piece of memory: preparations go through columns.
+    values = [torch.empty(len(numbers), len(rows), dtype=torch.float64).T for rows, _ in chosen]
+    hashes = [torch.empty(len(categories), len(rows), dtype=torch.int64).T for rows, _ in chosen]
+    for place, name in enumerate(numbers):
+        column = table.columns.pop(name)
+        assert isinstance(column, Numbers)
+        for (rows, _), values_NF in zip(chosen, values, strict=True):
+            values_NF.numpy()[:, place] = column.values[rows]  # row -1 is the last row; `present` marks it as missing
+    for place, name in enumerate(categories):
+        column = table.columns.pop(name)
+        assert isinstance(column, Categories)
+        hash_of = np.append(text_hashes(map(columns.spelling, column.names)), MISSING)  # the last one is for code -1
+        for (rows, _), hashes_NK in zip(chosen, hashes, strict=True):
+            hashes_NK.numpy()[:, place] = hash_of[column.codes[rows]]
+    return [
+        Samples(ids, values_NF, more=(hashes_NK,), present=unless_all(rows >= 0))
+        for (rows, ids), values_NF, hashes_NK in zip(chosen, values, hashes, strict=True)
+    ]
+
+
+def unless_all(held: npt.NDArray[np.bool_]) -> Tensor | None:
+    """Return the mask, bool of any shape; None if all are True, as samples and labels have it."""
+    return None if held.all() else torch.from_numpy(held)  # pyright: ignore[reportUnknownMemberType]  # unannotated
+
+
+def no_features(ids: Tensor) -> Samples:
+    """Return samples of an owner whose rows are not here."""
+    return Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
+
+
+def check_columns(table: Table, train: Indices, columns: OwnColumns) -> None:
+    """Raise TableError if there is no column, or one has no value in the training rows; warn of constant ones."""
+    if not columns.names:
+        raise TableError(f"{table.path}: no column is left as a feature; name some under features")
+    for name in columns.names:
+        column = table.columns[name]
+        values = column.values[train] if isinstance(column, Numbers) else column.codes[train]
+        missing = np.isnan(values) if isinstance(column, Numbers) else values < 0
+        where = f"{table.path}: column {name!r}"
+        if missing.all():
+            raise TableError(f"{where}: has no value in the training rows; make it ignore under features")
+        if not missing.any() and (values == values[0]).all():
+            warnings.warn(f"{where}: is constant in the training rows, and taken so in all others", stacklevel=3)

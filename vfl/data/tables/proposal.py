@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vfl.config.tables import OTHERS, SQLITE, ColumnKind, TableConfig
-from vfl.data.tables.cells import OWNER, Kept, TableError, TableRows, column_names, is_number
+from vfl.data.tables.cells import PLAIN, Kept, Reading, TableError, TablePlace, column_names, is_number
 from vfl.data.tables.database import sqlite_file
 from vfl.data.tables.describe import SHOWN, ColumnSummary, describe_table
 
@@ -54,21 +54,23 @@ def _listed(names: Collection[str]) -> str:
 
 
 def describe_as_found(
-    path: TableRows,
+    path: TablePlace,
     left_out: Collection[str] = (),
     progress: Callable[[int], None] = lambda rows: None,
     config: TableConfig = TableConfig(),  # noqa: B008 - frozen
+    settings: str = PLAIN.settings,
 ) -> tuple[list[ColumnSummary], FoundMarks]:
     """Return the summaries of a table that is read with its own words and marks, and those that ``config`` lacks.
 
     A table that has some is read twice. Columns ``left_out`` keep their words. Raises TableError.
     """
-    missing, kept, thousands = config.missing, config.not_missing, config.thousands
-    summaries = describe_table(path, None, progress, missing, kept, thousands)
-    found = find_marks(summaries, left_out, words=not missing)
+    reading = Reading(config.missing, config.not_missing, config.thousands, settings)
+    summaries = describe_table(path, None, reading, progress)
+    found = find_marks(summaries, left_out, words=not config.missing)
     if found.why:
-        kept = with_kept(kept, left_out, found)
-        summaries = describe_table(path, None, progress, missing or found.missing, kept, thousands or found.thousands)
+        kept = with_kept(config.not_missing, left_out, found)
+        marks = Reading(config.missing or found.missing, kept, config.thousands or found.thousands, settings)
+        summaries = describe_table(path, None, marks, progress)
     return summaries, found
 
 
@@ -78,7 +80,7 @@ def with_kept(kept: Kept, columns: Collection[str], found: FoundMarks) -> Kept:
 
 
 def propose_kinds(
-    path: TableRows, config: TableConfig, beside: Sequence[str]
+    path: TablePlace, config: TableConfig, beside: Sequence[str], settings: str
 ) -> tuple[dict[str, ColumnKind], FoundMarks, list[str]]:
     """Return the kinds of an owner's columns, what was found for reading them, and a line for each doubtful thing.
 
@@ -88,14 +90,14 @@ def propose_kinds(
     given = config.features or {OTHERS: "propose"}
     left_out = set(beside) - given.keys()
     if OTHERS not in given:
-        left_out |= set(column_names(path)) - given.keys()
-    summaries, found = describe_as_found(path, left_out, config=config)
-    proposed, lines = propose_features(path, left_out, summaries, config.named_kinds)
+        left_out |= set(column_names(path, Reading(settings=settings))) - given.keys()
+    summaries, found = describe_as_found(path, left_out, config=config, settings=settings)
+    proposed, lines = propose_features(path, left_out, summaries, config.named_kinds, settings)
     kinds = proposed if OTHERS in given else dict[str, ColumnKind]((name, proposed[name]) for name in given)
     return kinds, found, [f"{path}: {found.why}"] * bool(found.why) + lines
 
 
-def doubtful_header(path: TableRows, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
+def doubtful_header(path: TablePlace, summaries: Sequence[ColumnSummary], named: Collection[str] = ()) -> str:
     """Return a line about names that look like a row of values, as a file has without a header; "" if none does.
 
     Such are a fraction that names a column of numbers, and a text that is one of its column's own. Whole numbers may
@@ -109,10 +111,11 @@ def doubtful_header(path: TableRows, summaries: Sequence[ColumnSummary], named: 
 
 
 def propose_features(
-    path: TableRows,
+    path: TablePlace,
     left_out: Collection[str],
     summaries: Sequence[ColumnSummary] | None = None,
     named: Mapping[str, ColumnKind] = MappingProxyType({}),
+    settings: str = PLAIN.settings,
 ) -> tuple[dict[str, ColumnKind], list[str]]:
     """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError.
 
@@ -121,7 +124,7 @@ def propose_features(
     summaries = summaries or describe_table(path)
     proposals = {each.name: each.proposal() for each in summaries if each.name not in left_out}
     if unknown := sorted(named.keys() - {each.name for each in summaries}):
-        raise TableError(f"{OWNER}.features: {path} has no column {unknown[0]!r}")
+        raise TableError(f"{settings}.features: {path} has no column {unknown[0]!r}")
     proposals |= {name: (kind, "") for name, kind in named.items()}
     kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
     lines = [

@@ -18,9 +18,9 @@ from vfl.config.tables import ColumnKind
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import ROWS_AT_ONCE, Samples
 from vfl.data.source import NewSamples, Source, Split
-from vfl.data.tables.cells import TableRows
+from vfl.data.tables.cells import TablePlace
 from vfl.data.tables.columns import Table
-from vfl.data.tables.join import find_leader
+from vfl.data.tables.join import find_leader, tell_dropped
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last
 from vfl.data.tables.opened import locate_table
 from vfl.data.tables.own_columns import OwnColumns, check_continued, choose_columns, read_columns
@@ -40,19 +40,15 @@ class Tables(Source):
 
     def __init__(self, data: DataConfig, seed: int) -> None:
         super().__init__(data, seed)
+        self.owners = tuple(data.tables)
         self._columns: dict[str, OwnColumns] = {}
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """All owners of tables."""
-        return tuple(self.data.tables)
 
     @cached_property
     def leader(self) -> str:
         """The label owner. Raises ValueError if no table has labels."""
         return find_leader(self.data)
 
-    def table(self, owner: str) -> TableRows:
+    def table(self, owner: str) -> TablePlace:
         """Return an owner's table. Raises ValueError if it is missing."""
         return locate_table(owner, self.data.tables[owner])
 
@@ -62,7 +58,7 @@ class Tables(Source):
             self._columns[owner] = choose_columns(self.data, owner, self.table(owner))
         return self._columns[owner]
 
-    def read(self, owner: str, known_by: Sequence[str], new: TableRows | None = None) -> Table:
+    def read(self, owner: str, known_by: Sequence[str], new: TablePlace | None = None) -> Table:
         """Read an owner's table with the keys of other owners; ``new`` rows are read without the label."""
         columns, label = self.columns(owner), self.data.tables[owner].label
         kinds: dict[str, ColumnKind] = {**columns.kinds}
@@ -76,8 +72,7 @@ class Tables(Source):
         """Join all tables on equal keys and split the samples; warn if samples are left out, with their number."""
         tables = {owner: self.read(owner, self.owners) for owner in dict.fromkeys((self.leader, *self.owners))}
         joined = join_tables(self.data, tables)
-        if joined.dropped:
-            warnings.warn(joined.dropped, stacklevel=2)
+        tell_dropped(tables, joined)
         split = split_tables(self.data, tables, joined, self.seed)
         labels = self._labels(split)
         return Split(tuple(part_of(split, owner, self.columns(owner)) for owner in self.parties), labels)

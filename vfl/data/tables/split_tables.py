@@ -17,13 +17,12 @@ from vfl.config.data import DataConfig
 from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Labels, draw_rows
 from vfl.data.tables.arrow import Column, pa
-from vfl.data.tables.cells import TableError, of_owner
-from vfl.data.tables.columns import VALIDATION, Rows, Table, groups_of, key_cells, key_of, read_test_keys
+from vfl.data.tables.cells import TableError
+from vfl.data.tables.columns import VALIDATION, Indices, Table, groups_of, key_cells, key_of, read_test_keys
 from vfl.data.tables.join import Groups, Joined, draw_share, find_leader, join, matched, shared_rows, split_rows
 from vfl.data.tables.labels import read_labels, read_weights, refuse_copies
 from vfl.data.tables.opened import find_table
-from vfl.data.tables.own_columns import OwnColumns
-from vfl.data.tables.rows import check_columns, raw_samples, unless_all
+from vfl.data.tables.own_columns import OwnColumns, check_columns, raw_samples, unless_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +32,9 @@ class SplitTables:
     data: DataConfig
     tables: Mapping[str, Table]
     joined: Joined
-    train: Rows
+    train: Indices
     """Places of the training samples among the joined ones, ascending."""
-    test: Rows
+    test: Indices
 
 
 def split_tables(data: DataConfig, tables: Mapping[str, Table], joined: Joined, seed: int) -> SplitTables:
@@ -93,7 +92,7 @@ def _test_keys(data: DataConfig, joined: Joined) -> Column:
     return read_test_keys(find_table(data.test_file), key_of(named))
 
 
-def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
+def _drawn(field: str, rows: Indices, wanted: int | None, seed: int) -> Indices:
     """Return ``wanted`` of some rows, ascending; None takes all."""
     return rows[draw_rows(field, wanted, len(rows), generator(seed, "table_subset", owner=field)).numpy()]
 
@@ -106,7 +105,7 @@ def part_of(split: SplitTables, owner: str, columns: OwnColumns) -> PartyData:
     if len(held) == 0:
         raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
     if not columns.judged:
-        check_columns(table, held, columns.numbers, columns.categories)
+        check_columns(table, held, columns)
     chosen = [(rows[part], ids[part]) for part in (split.train, split.test)]
     keys = table.keys[key_of(split.data.tables[owner])]
 
@@ -114,7 +113,7 @@ def part_of(split: SplitTables, owner: str, columns: OwnColumns) -> PartyData:
         (cells,) = key_cells(keys.take(pa.array(rows[split.test][row : row + 1])))
         return f"key {' '.join(cells)}"
 
-    train, test = raw_samples(table, chosen, columns.numbers, columns.categories, columns.spelling)
+    train, test = raw_samples(table, chosen, columns)
     return PartyData(owner, train, test, test_row)
 
 
@@ -127,8 +126,8 @@ def labels_of(split: SplitTables, parties: Sequence[str], most_amounts: int) -> 
     table, rows, config = split.tables[leader], joined.rows[leader], data.tables[leader]
     name = config.label
     assert name is not None
-    with of_owner(leader):  # over all samples, so that training and test number classes alike
-        values, classes = read_labels(table, name, rows, most_amounts, data.positive_class)
+    # Over all samples, so that training and test number classes alike.
+    values, classes = read_labels(table, name, rows, most_amounts, data.positive_class)
     weights_N = None if config.weight is None else read_weights(table, config.weight, rows)
     refuse_copies(table, name, rows)
     if data.validation_share:
@@ -142,14 +141,14 @@ def labels_of(split: SplitTables, parties: Sequence[str], most_amounts: int) -> 
     key = key_of(config)
     keys = (key, *key_cells(table.keys[key].take(pa.array(rows[split.test]))))
 
-    def labels(part: Rows, keys: tuple[Sequence[str], ...]) -> Labels:
+    def labels(part: Indices, keys: tuple[Sequence[str], ...]) -> Labels:
         weights = None if weights_N is None else weights_N[part]
         return Labels(joined.ids[part], values[part], _present(joined, part, parties), keys, weights)
 
     return LabelData(classes, labels(split.train, ()), labels(split.test, keys))
 
 
-def _present(joined: Joined, part: Rows, parties: Sequence[str]) -> Tensor | None:
+def _present(joined: Joined, part: Indices, parties: Sequence[str]) -> Tensor | None:
     """Return the mask of present rows, bool [N, O], of some samples; None if all owners have all."""
     held = {**joined.others, **{owner: rows >= 0 for owner, rows in joined.rows.items()}}
     if not all(owner in held for owner in parties):

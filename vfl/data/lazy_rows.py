@@ -25,7 +25,7 @@ class MapDataset(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-class Rows:
+class LazyRows:
     """Some rows of a user's data in place of a tensor [N, ...]: rows are read when a batch asks for them.
 
     It has those methods of a tensor that `Samples` and a party use. Floating-point numbers become float32. Raises
@@ -79,16 +79,16 @@ class Rows:
                 what = f"row {int(self.rows[places[row]])}, column {column}, holds {float(read[row][tuple(at)]):g}"
                 yield read[row : row + 1], what
 
-    def take(self, rows: Tensor) -> "Rows":
+    def take(self, rows: Tensor) -> "LazyRows":
         """Return some of the rows, not read."""
-        return Rows(self.name, self.read, self.rows[rows], self.columns)
+        return LazyRows(self.name, self.read, self.rows[rows], self.columns)
 
 
-def rows_of(name: str, data: object) -> Rows:
+def rows_of(name: str, data: object) -> LazyRows:
     """Return a user's data as rows. Raises ValueError, one line, if the data have none."""
     read, count = _reader_of(name, data)
     columns = cast(Sequence[object], tuple(getattr(cast(Any, data), "columns", ())))
-    rows = Rows(name, read, torch.arange(count), columns)
+    rows = LazyRows(name, read, torch.arange(count), columns)
     if len(rows) == 0:
         raise ConfigError(f"{name}: holds no sample")
     if rows.dim() < 2:
