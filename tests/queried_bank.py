@@ -35,8 +35,7 @@ def config_of(folder: Path, **rows: str) -> ExperimentConfig:
 
 
 def split_of(folder: Path, **rows: str) -> Split:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return open_source(config_of(folder, **rows)).split()
 
 

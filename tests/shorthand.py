@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from tiny_training import timeless
 from torch import Tensor, nn
 
 from vfl.config import parse_experiment
@@ -30,7 +31,10 @@ from vfl.data.sources.images import Standardisation
 from vfl.horizontal.components import CLASSIFIERS
 from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
+from vfl.runs.loop import Algorithm, Metrics
 
+TWO = {"partition": {"rows": 1, "columns": 2}}
+"""Two parties in the place of four, where what is said of one holds for all."""
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
 
 
@@ -155,16 +159,50 @@ def parties_of(server: HeadServer) -> list[FeatureParty]:
     ]
 
 
-def reference_of(server: HeadServer, labels: Literal["shared", "server"]) -> Reference:
-    """Algorithm 1 from the models that a server and its parties have now, two local iterations; give it features."""
-    return Reference(
-        [copy.deepcopy(party.model) for party in parties_of(server)],
+def reference_of(server: HeadServer, kind: type[Reference] = Reference, **settings: Any) -> Any:
+    """Algorithm 1 from the models that a server and its parties have now, with the server's settings or others."""
+    training = server.config.training
+    parties = parties_of(server)
+    values: dict[str, Any] = {"iterations": training.local_iterations, "beta": 0.0, "labels": training.labels}
+    return kind(
+        [copy.deepcopy(party.model) for party in parties],
         copy.deepcopy(server.trainer.head),
-        [],
+        [party.train.features for party in parties],
         server.exchanges.labels_N,
-        iterations=2,
-        beta=0.0,
-        labels=labels,
-        learning_rate=0.05,
-        momentum=0.9,
+        **values | {"learning_rate": 0.05, "momentum": 0.9} | settings,
     )
+
+
+def train_rounds(server: Algorithm, stop: int, start: int = 0) -> list[Metrics]:
+    """Train rounds and return what is said of each."""
+    return [server.train_round(round_index) for round_index in range(start, stop)]
+
+
+def digest(server: HeadServer) -> str:
+    return server.summary()["model_digest"]
+
+
+def assert_models(server: HeadServer, models: Sequence[nn.Module], head: nn.Module, **close: float) -> None:
+    """Assert that a server's head and its parties' models are near to others."""
+    ours = [*(party.model for party in parties_of(server)), server.trainer.head]
+    for found, wanted in zip(ours, [*models, head], strict=True):
+        torch.testing.assert_close(found.state_dict(), wanted.state_dict(), **close)
+
+
+def check_resumed(build: Callable[..., HeadServer], split: int, rounds: int, **sections: Any) -> HeadServer:
+    """Assert that a training resumed after ``split`` rounds differs in seconds only; return the uninterrupted one."""
+    whole, resumed = build(**sections), build(**sections)
+    train_rounds(whole, split)
+    whole.evaluate()
+    torch.rand(7)  # what else has drawn in a process does not matter
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    ours, theirs = (
+        [
+            [server.summary(), server.evaluate()],
+            [server.train_round(round_index) | server.evaluate() for round_index in range(split, rounds)],
+            server.summary(),
+        ]
+        for server in (resumed, whole)
+    )
+    assert timeless(ours) == timeless(theirs)
+    return whole

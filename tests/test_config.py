@@ -36,20 +36,10 @@ def digits(tmp_path: Path) -> Path:
         ("trainig.rounds", "training"),
         ("rounds", "training.rounds"),
         ("training.alpha", "lightweighting.alpha"),
-        ("training.round", "rounds"),
         ("training.learning_rate", "training.optimizer.learning_rate"),
-        ("models.batch_norm", "models.feature.batch_norm"),
-        ("training.optimizer.learning_rat", "learning_rate"),
-        ("data.dataset.knd", "kind"),
-        ("data.partition.row", "rows"),
         ("models.feature.widht", "width"),
         ("models.parties.party_1.embeding_size", "embedding_size"),
         ("models.head.hiden", "hidden"),
-        ("lightweighting.alfa", "alpha"),
-        ("lightweighting.pruning.importence", "importance"),
-        ("wire.value", "values"),
-        ("evaluation.evry", "every"),
-        ("checkpoint.keeps", "keep"),
     ],
 )
 def test_an_unknown_key_names_the_nearest_known_one(digits: Path, key: str, nearest: str):
@@ -66,55 +56,35 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
     ("override", "reason"),
     [
         ("training.rounds=ten", "must be a whole number (got 'ten')"),
-        ("training.rounds=2.5", "must be a whole number (got 2.5)"),
-        ("training.rounds=2.0", "must be a whole number (got 2.0)"),
         ("training.rounds=true", "must be a whole number (got True)"),
         ("training.rounds=1e3", "must be a whole number (got '1e3')"),
         ("training.rounds=1000000000001", "must be less than or equal to 1000000000000 (got 1000000000001)"),
         ("training.optimizer.learning_rate=1e31", "'1e31' is beyond 10^30"),
         ("training.optimizer.learning_rate={0: 1" + "0" * 400 + "}", "must be above 0 and finite"),
         ("training.rounds=0", "greater than or equal to 1 (got 0)"),
-        ("training.rounds=[4]", "whole number (got [4])"),
-        ("training.rounds=null", "whole number (got None)"),
-        ("training.batch_size=-1", "greater than or equal to 1 (got -1)"),
         ("training=fast", "got 'fast'"),
         ("training.labels=everywhere", "'shared' or 'server' (got 'everywhere')"),
         ("training.optimizer.momentum=1", "less than 1 (got 1)"),
         ("training.optimizer.weight_decay=yes", "must be a number (got True)"),
         ("training.optimizer.weight_decay=.inf", "finite number (got inf)"),
-        ("training.optimizer.learning_rate=0", "must be above 0 and finite (got 0)"),
         ("training.optimizer.learning_rate=.nan", "must be above 0 and finite (got nan)"),
         ("training.optimizer.learning_rate=fast", "'fast' is not a number"),
         ("training.optimizer.learning_rate={5: 0.1}", "must name round 0"),
         ("threads=1025", "less than or equal to 1024 (got 1025)"),
         ("seed=-1", "greater than or equal to 0 (got -1)"),
-        ("seed=1.5", "must be a whole number (got 1.5)"),
-        ("mode=diagonal", "got 'diagonal'"),
-        ("device=tpu", "got 'tpu'"),
         ("device=cuda:1000", "got 'cuda:1000'"),
         ("name=my/run", "got 'my/run'"),
-        ("name=..", "got '..'"),
         ("name=", "got None"),
         ("name=2020-01-01", "must be text; put it in quotes (got "),
         ("data.dataset.kind=imagenet", "unknown data source 'imagenet'; did you mean 'image_folder'?"),
         ("data.dataset.root=5", "got 5"),
-        ("training.rounds=", "must be a whole number (got None)"),
         ("models.head.hidden=256", "must be a list (got 256)"),
         ("models.head.hidden.0=256", "got"),
-        ("checkpoint.keep=1", "greater than or equal to 2 (got 1)"),
         ("lightweighting.alpha=1", "outside [0, 1)"),
-        ("lightweighting.alpha=-0.1", "outside [0, 1)"),
-        ("lightweighting.beta=1.0", "outside [0, 1)"),
-        ("lightweighting.beta=.nan", "outside [0, 1)"),
-        ("lightweighting.beta={2: 1.5}", "1.5 is outside [0, 1)"),
-        ("lightweighting.alpha.party_1=2", "2.0 is outside [0, 1)"),
         ("lightweighting.alpha={1: 0.1, 2: 0.2, 1: 0.3}", "is not a YAML value ('1' is given twice, line 1)"),
         ("lightweighting.alpha={0:", "; put the setting in quotes: 'lightweighting.alpha={...}'"),
         ("data.test_share=0", "must be greater than 0 (got 0)"),
         ("network.consent.run=1234567890123456", "quotes (got 1234567890123456)"),
-        ("lightweighting.alpha={}", "is an empty mapping; give a number or {round: value}"),
-        ("lightweighting.alpha={-3: 0.2}", "-3 is not a round"),
-        ("lightweighting.alpha={0: 0.1, party_1: 0.2}", "mixes rounds and party names"),
     ],
 )
 def test_a_wrong_value_names_the_field_and_what_was_given(digits: Path, override: str, reason: str):
@@ -240,10 +210,6 @@ def test_an_override_that_is_not_yaml_names_its_key(digits: Path, value: str):
     assert refusal(digits, f"training.rounds={value}").startswith(f"training.rounds: {value!r} is not a YAML value (")
 
 
-def test_an_override_of_an_unknown_key_is_refused(digits: Path):
-    assert refusal(digits, "lightweighting.gamma.party_1=0.5").startswith("lightweighting.gamma: unknown key")
-
-
 scalars = st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.text("ab1.-\n\u2028 [{'", max_size=5)
 keys = st.sampled_from(
     [
@@ -349,12 +315,6 @@ def test_the_defaults_of_tables_hide_no_mistake(settings, field):
     assert parse_config(tables | {"models": {"parties": {"clinic": {}}}}).models.parties["clinic"].kind == "mlp"
     with refused(*field):
         parse_config(tables | settings)
-
-
-def test_an_experiment_cannot_be_changed(digits: Path):
-    config = load_config(digits)
-    with pytest.raises(ValueError, match="frozen"):
-        config.training.rounds = 3  # pyright: ignore[reportAttributeAccessIssue]  # what is tested
 
 
 def test_a_copy_with_other_data_has_their_owners_and_all_copies_of_one_experiment_are_equal():

@@ -66,10 +66,6 @@ def test_the_page_runs_as_it_stands(told: dict[str, Any], folder: Path):
     assert "<svg" in (folder / "report.html").read_text()
 
 
-def test_the_main_path_has_fewer_than_20_lines():
-    assert 3 < len(BLOCKS[0].strip().splitlines()) < 20
-
-
 @pytest.mark.release
 def test_the_notebook_runs_as_it_stands_and_is_kept_without_outputs():
     import nbformat

@@ -84,10 +84,6 @@ def named(path: Path) -> list[str]:
     return [match[1] for text in texts if (match := MODULE.fullmatch(text))]
 
 
-def test_there_is_something_to_check():
-    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"models", "vfl", "parties", "scripts"}
-
-
 def dotted(path: Path) -> str:
     """Name by which a module is imported."""
     top, *below = path.relative_to(ROOT).with_suffix("").parts
@@ -273,12 +269,6 @@ def test_relative_links_lead_somewhere(document: Path):
     targets = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
     local = [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
     assert [target for target in local if not (document.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_configurations_in_documents_can_be_read(document: Path):
-    for block in re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
-        assert isinstance(yaml.safe_load(block), dict)
 
 
 def test_a_class_name_has_one_meaning():

@@ -1,9 +1,15 @@
 """What the tests of lvfl train share: a tiny experiment, how the command ended, what lies in its folder."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from vfl.config import ExperimentConfig, parse_config
+from vfl.runs.loop import Callback
+from vfl.runs.run import run_experiment
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 TINY = {
@@ -46,6 +52,23 @@ class Ended(NamedTuple):
 
 
 Train = Callable[..., Ended]
+
+
+def train_run(
+    config: ExperimentConfig | Mapping[str, Any], run_dir: Path, *callbacks: Callback, resume: bool = False
+) -> dict[str, Any]:
+    """Train into a folder without a word; return the summary."""
+    config = config if isinstance(config, ExperimentConfig) else parse_config(config)
+    quiet = Console(quiet=True)
+    return run_experiment(config, run_dir, resume=resume, console=quiet, extra_callbacks=callbacks).summary
+
+
+def check_resumed_run(sections: dict[str, Any], folder: Path, rounds: int = 1) -> dict[str, Any]:
+    """Assert that a run that is resumed after so many rounds is the uninterrupted one; return its summary."""
+    whole = train_run(sections, folder / "whole")
+    train_run(sections | {"training": sections["training"] | {"rounds": rounds}}, folder / "resumed")
+    assert timeless(train_run(sections, folder / "resumed", resume=True)) == timeless(whole)
+    return whole
 
 
 def summary_of(run_dir: Path) -> dict[str, Any]:

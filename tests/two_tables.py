@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vfl.config import ExperimentConfig, parse_config
+
 ROWS = 80
 
 
@@ -83,3 +85,11 @@ def with_clerk(sections: dict[str, Any], clerk: Path, place: int = 0, **own: obj
     names.insert(place, "clerk")
     tables["clerk"] = {"file": str(clerk), "key": "k", "label": "late"} | own
     return sections | {"data": sections["data"] | {"tables": {name: tables[name] for name in names}}}
+
+
+def bank_config(file: Path, label: str = "late", data: Any = None, models: Any = None, **own: Any) -> ExperimentConfig:
+    """An experiment of one short round on the bank's table alone, with further settings of ``data`` and ``models``."""
+    tables = {"bank": {"file": str(file), "key": "k", "label": label, **own}}
+    values: dict[str, Any] = {"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables, **(data or {})}}
+    values["models"] = {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 4}, **(models or {})}
+    return parse_config(values | {"training": {"rounds": 1, "batch_size": 16, "labels": "server"}})

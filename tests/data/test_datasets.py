@@ -1,9 +1,14 @@
+"""Samples that are drawn by their number and seed, and the embedded digits among them."""
+
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from refusals import refused, refuses
 from shorthand import examples, load_dataset
 
@@ -12,6 +17,7 @@ from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.data.samples import Dataset
 from vfl.data.source import Source
+from vfl.data.sources.images import DIGITS_TEST_SAMPLES
 from vfl.data.sources.pooled import TEST_ID_START
 
 
@@ -63,10 +69,6 @@ def test_an_id_means_the_same_sample_in_every_draw():
         assert torch.equal(same.labels, few.labels)
 
 
-def test_asking_for_all_by_number_is_asking_for_all():
-    assert load_digits(train=1400).train.ids_digest() == load_digits(train=None).train.ids_digest()
-
-
 def test_more_samples_than_there_are_is_refused():
     refuses("data.train_samples", lambda: load_digits(train=1401), "1401", "1400")
     refuses("data.test_samples", lambda: load_digits(test=398), "398", "397")
@@ -79,3 +81,44 @@ def test_every_kind_of_ours_is_a_source_and_an_unknown_one_is_refused_with_the_n
     assert all(isinstance(SOURCES.load(kind)(data, 0), Source) for kind in SOURCES.built_in if kind != "objects")
     with refused("data.dataset.kind", "'cifar'", "'cifar10'"):
         parse_config({"name": "x", "data": {"dataset": {"kind": "cifar"}}})
+
+
+DIGITS = 1797
+
+
+def test_digits_are_all_there_split_once_and_never_on_both_sides():
+    dataset = load_digits(train=None, test=None, image_size=8)
+    assert (len(dataset.train), len(dataset.test)) == (DIGITS - DIGITS_TEST_SAMPLES, DIGITS_TEST_SAMPLES)
+    both = torch.cat([dataset.train.features, dataset.test.features])
+    assert len(both.flatten(1).unique(dim=0)) == DIGITS  # no two digits are drawn alike
+
+
+def test_digits_are_grey_from_0_to_255_and_carry_their_labels():
+    from sklearn.datasets import load_digits as original
+
+    images, target = original(return_X_y=True)
+    labelled = {tuple(image): label for image, label in zip(images.tolist(), target.tolist(), strict=True)}
+    dataset = load_digits(image_size=8)
+    assert dataset.train.features.shape == (20, 1, 8, 8)
+    assert dataset.train.features.dtype == torch.uint8
+    assert dataset.train.labels is not None
+    levels = (dataset.train.features.double() * 16 / 255).round().flatten(1)
+    assert [labelled[tuple(image)] for image in levels.tolist()] == dataset.train.labels.tolist()
+    assert dataset.classes == tuple("0123456789")
+    assert load_digits(train=None).train.features.max() == 255
+
+
+@pytest.mark.parametrize(("image_size", "side"), [(None, 32), (17, 17), (5, 5), (8, 8)])
+def test_digits_are_resized_as_pil_does_by_default_to_32_pixels(image_size: int | None, side: int):
+    drawn = load_digits(image_size=8).train.features[:, 0].numpy()
+    resized = load_digits(image_size=image_size).train.features
+    images = [Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR) for image in drawn]
+    assert resized.shape == (20, 1, side, side)
+    difference = resized[:, 0].numpy().astype(int) - np.stack([np.asarray(image) for image in images]).astype(int)
+    assert np.abs(difference).max() <= 1  # PIL rounds between its two passes
+    assert np.abs(difference.mean()) < 0.1
+
+
+def test_digits_say_that_they_ignore_a_root(tmp_path: Path):
+    with pytest.warns(UserWarning, match=r"data\.dataset\.root is ignored"):
+        load("digits", tmp_path, 5, 5)

@@ -1,4 +1,4 @@
-"""Files of one owner's data: they come back bit for bit, and anything else is refused in one line."""
+"""Files of one owner's data, to train with or to predict: bit for bit, and anything else is one line."""
 
 import re
 from pathlib import Path
@@ -25,9 +25,19 @@ from vfl.data.files import (
     write_party_data,
     write_shared_labels,
 )
+from vfl.data.prediction_files import (
+    SAMPLE_IDS,
+    SAMPLE_LABELS,
+    SAMPLES,
+    load_sample_labels,
+    load_samples,
+    write_prediction_files,
+)
 from vfl.data.samples import Samples
-from vfl.data.sources.images import check_images
+from vfl.data.source import NewSamples
+from vfl.data.sources.images import check_images, grid_partition
 from vfl.data.split import split_data, write_split
+from vfl.runs.tensor_file import write_tensors
 
 
 def random_samples(count: int, first_id: int, dtype: torch.dtype, shape=(1, 3, 2)) -> Samples:
@@ -136,18 +146,18 @@ def without(name: str):
 NAN = torch.full((3, 1, 2, 2), float("nan"))
 PARTY = {"holds": "features", "party": "party_1"}
 BAD_PARTY = {
-    "another's": (good_party(), PARTY | {"party": "party_2"}, ("data.file", "'party_2'", "'party_1'")),
-    "labels": (good_party(), {"holds": "labels"}, ("data.file", "labels")),
-    "no metadata": (good_party(), None, ("data.file", "something")),
-    "labels beside": (good_party() | {"train.labels": torch.tensor([1, 2, 3])}, PARTY, ("data.file", "test.features")),
-    "no test": (without("test.ids"), PARTY, ("data.file", "test.features", "train.features", "train.ids")),
-    "id twice": (good_party() | {"train.ids": torch.tensor([1, 1, 3])}, PARTY, ("data.file", "occurs")),
-    "id in both": (good_party() | {"test.ids": torch.tensor([3])}, PARTY, ("data.file", "both")),
-    "ids as floats": (good_party() | {"train.ids": torch.tensor([1.0, 2, 3])}, PARTY, ("data.file", "int64")),
-    "too few": (good_party() | {"train.ids": torch.tensor([1, 2])}, PARTY, ("data.file", "rows")),
-    "no images": (good_party() | {"train.features": torch.zeros(3, 4)}, PARTY, ("data.file", "float32")),
-    "not finite": (good_party() | {"train.features": NAN}, PARTY, ("data.file", "train.features")),
-    "other size": (good_party() | {"test.features": torch.zeros(1, 1, 2, 3)}, PARTY, ("data.file", "features")),
+    "another's": (good_party(), PARTY | {"party": "party_2"}, ("'party_2'", "'party_1'")),
+    "labels": (good_party(), {"holds": "labels"}, ("labels",)),
+    "no metadata": (good_party(), None, ("something",)),
+    "labels beside": (good_party() | {"train.labels": torch.tensor([1, 2, 3])}, PARTY, ("test.features",)),
+    "no test": (without("test.ids"), PARTY, ("test.features", "train.features", "train.ids")),
+    "id twice": (good_party() | {"train.ids": torch.tensor([1, 1, 3])}, PARTY, ("occurs",)),
+    "id in both": (good_party() | {"test.ids": torch.tensor([3])}, PARTY, ("both",)),
+    "ids as floats": (good_party() | {"train.ids": torch.tensor([1.0, 2, 3])}, PARTY, ("int64",)),
+    "too few": (good_party() | {"train.ids": torch.tensor([1, 2])}, PARTY, ("rows",)),
+    "no images": (good_party() | {"train.features": torch.zeros(3, 4)}, PARTY, ("float32",)),
+    "not finite": (good_party() | {"train.features": NAN}, PARTY, ("train.features",)),
+    "other size": (good_party() | {"test.features": torch.zeros(1, 1, 2, 3)}, PARTY, ("features",)),
 }
 
 
@@ -156,7 +166,7 @@ def test_another_party_file_is_refused_in_one_line(case, tmp_path):
     tensors, metadata, reason = BAD_PARTY[case]
     path = tmp_path / "file.safetensors"
     save_file(tensors, path, metadata)
-    with refused(*reason, path):
+    with refused("data.file", *reason, path):
         load_party_data(path, "party_1", check_images)
 
 
@@ -171,22 +181,14 @@ def good_labels() -> dict[str, torch.Tensor]:
 
 LABELS = {"holds": "labels", "classes": '["a", "b"]'}
 BAD_LABELS = {
-    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, ("data.file", "labels")),
-    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, ("data.file", "labels")),
-    "as bytes": (
-        good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)},
-        LABELS,
-        ("data.file", "int64", "[2]", "expected"),
-    ),
-    "too many": (
-        good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)},
-        LABELS,
-        ("data.file", "int64", "[2]"),
-    ),
-    "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, ("data.file", "both")),
-    "no classes": (good_labels(), {"holds": "labels"}, ("data.file", "'classes'", "JSON")),
-    "classes no names": (good_labels(), LABELS | {"classes": "[1, 2]"}, ("data.file", "'classes'")),
-    "the parties' copy": (good_labels(), {"holds": "shared_labels"}, ("data.file", "shared_labels")),
+    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, ("labels",)),
+    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, ("labels",)),
+    "as bytes": (good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)}, LABELS, ("int64", "expected")),
+    "too many": (good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)}, LABELS, ("int64", "[2]")),
+    "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, ("both",)),
+    "no classes": (good_labels(), {"holds": "labels"}, ("'classes'", "JSON")),
+    "classes no names": (good_labels(), LABELS | {"classes": "[1, 2]"}, ("'classes'",)),
+    "the parties' copy": (good_labels(), {"holds": "shared_labels"}, ("shared_labels",)),
 }
 
 
@@ -195,7 +197,7 @@ def test_another_label_file_is_refused_in_one_line(case, tmp_path):
     tensors, metadata, reason = BAD_LABELS[case]
     path = tmp_path / "file.safetensors"
     save_file(tensors, path, metadata)
-    with refused(*reason, path):
+    with refused("data.file", *reason, path):
         load_label_data(path)
 
 
@@ -235,3 +237,72 @@ def test_files_that_are_there_are_kept(configure, tmp_path):
     assert len(load_party_data(tmp_path / "party_3.safetensors", "party_3", check_images).train) == len(
         split.labels.train.ids
     )
+
+
+PARTIES = ("party_1", "party_2")
+IMAGES = torch.arange(3 * 2 * 4 * 4, dtype=torch.uint8).reshape(3, 2, 4, 4)
+IDS = torch.tensor([7, 3, 5])
+BLOCK = Samples(torch.arange(2), torch.zeros(2, 2, 2, 4))
+"""Training features of a party."""
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 2, 1]), None])
+def test_everybody_reads_its_part(tmp_path: Path, labels: torch.Tensor | None):
+    whole = Samples(IDS, IMAGES, labels)
+    parts = grid_partition(whole, 2, 1)
+    paths = write_prediction_files(tmp_path / "new", PARTIES, NewSamples(whole, tuple(parts)))
+    assert [path.name for path in paths] == ["party_1.safetensors", "party_2.safetensors", "labels.safetensors"]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    for path, name, part in zip(paths, PARTIES, parts, strict=False):
+        read = load_samples(path, name, BLOCK, check_images)
+        assert torch.equal(read.ids, IDS)
+        assert torch.equal(read.features, part.features)
+    ids, known = load_sample_labels(paths[-1], "abc")
+    assert torch.equal(ids, IDS)
+    if labels is None or known is None:
+        assert (labels, known) == (None, None)
+    else:
+        assert torch.equal(known, labels)
+
+
+def features(shape: tuple[int, ...], value: float = 0.0) -> dict[str, torch.Tensor]:
+    return {"ids": torch.arange(shape[0]), "features": torch.full(shape, value)}
+
+
+@pytest.mark.parametrize(
+    ("holds", "party", "tensors", "expected"),
+    [
+        (SAMPLES, "party_2", features((3, 2, 2, 4)), ("--samples", "'party_2'", "'party_1'")),
+        (SAMPLES, "party_1", features((3, 2, 4, 4)), ("--samples", "[2, 4, 4]", "[2, 2, 4]")),
+        (SAMPLES, "party_1", features((3, 2, 2, 4), float("nan")), ("--samples", "finite")),
+        (SAMPLES, "party_1", features((0, 2, 2, 4)), ("--samples", "sample")),
+        (SAMPLES, "party_1", {"ids": IDS}, ("--samples", "tensors")),
+        (SAMPLES, "party_1", features((3, 2, 2, 4)) | {"ids": torch.tensor([1, 1, 2])}, ("--samples", "occurs")),
+        (SAMPLE_IDS, "party_1", {"ids": IDS}, ("--samples", "sample_ids")),
+    ],
+)
+def test_a_partys_file_that_does_not_fit(tmp_path: Path, holds, party, tensors, expected: tuple[str, ...]):
+    write_tensors(tmp_path / "file", tensors, {"holds": holds, "party": party})
+    with refused(*expected):
+        load_samples(tmp_path / "file", "party_1", BLOCK, check_images)
+
+
+@pytest.mark.parametrize(
+    ("holds", "tensors", "expected"),
+    [
+        (SAMPLE_LABELS, {"ids": IDS, "labels": torch.tensor([0, 3, 1])}, ("--data", "must")),
+        (SAMPLE_LABELS, {"ids": IDS, "labels": torch.tensor([0, 1])}, ("--data", "int64", "[3]")),
+        (SAMPLE_IDS, {"ids": torch.tensor([1, 1])}, ("--data", "occurs")),
+        (SAMPLES, {"ids": IDS}, ("--data", "sample_labels", "sample_ids")),
+    ],
+)
+def test_the_servers_file_that_does_not_fit(tmp_path: Path, holds, tensors, expected: tuple[str, ...]):
+    write_tensors(tmp_path / "file", tensors, {"holds": holds})
+    with refused(*expected):
+        load_sample_labels(tmp_path / "file", "abc")
+
+
+def test_labels_of_a_regression_are_amounts(tmp_path: Path):
+    write_tensors(tmp_path / "file", {"ids": IDS, "labels": torch.tensor([0.5, -3.0, 7.0])}, {"holds": SAMPLE_LABELS})
+    assert load_sample_labels(tmp_path / "file", ())[1] is not None
+    refuses("--data", lambda: load_sample_labels(tmp_path / "file", "abc"), "amounts")

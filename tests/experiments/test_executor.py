@@ -1,10 +1,26 @@
-"""Which training is next, whatever the executor."""
+"""How a sweep's runs are trained: which is next, what is shown, signals, and who may read what is written."""
 
+import argparse
+import io
+import os
+import signal
+import stat
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from vfl.config import ExperimentConfig
-from vfl.sweeps.executor import Event, Executor, Progress, QueuedRun, RunEnded
+import pytest
+from rich.console import Console
+
+from scripts.predict import save
+from vfl.config import ExperimentConfig, parse_config
+from vfl.console import ShowConsole
+from vfl.sweeps import sweep, training
+from vfl.sweeps.executor import Event, Executor, Lost, Progress, QueuedRun, RunEnded
+from vfl.sweeps.pool import LocalProcesses, LocalRun
+from vfl.sweeps.sweep_view import SweepView
 
 ROUNDS = 3
 
@@ -55,3 +71,134 @@ def test_a_run_waits_for_the_rounds_it_needs_of_another_or_for_its_end(configure
         "fork": {"first": 2, "of a finished run": 2},
         "later fork": {"first": 3, "of a finished run": 3, "fork": 3},
     }
+
+
+@pytest.mark.release
+def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, configure: Callable[..., ExperimentConfig]):
+    class Interrupted(LocalProcesses):
+        def start(self, run: QueuedRun, runs_dir: Path) -> LocalRun:
+            started = super().start(run, runs_dir)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return started
+
+    config = configure(training={"rounds": 300})
+    ends: list[Event] = []
+
+    def on_event(run: QueuedRun, event: Event) -> None:
+        ends.extend([event] if isinstance(event, RunEnded) else [])
+
+    signal_name = Interrupted(2).train([QueuedRun(name, config) for name in ("first", "second")], tmp_path, on_event)
+    assert signal_name == "SIGTERM"
+    assert ends == [RunEnded(finished=False)], "the first was interrupted, the second never began"
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.rglob("*")}
+
+
+def test_a_table_of_predictions_is_private(tmp_path: Path):
+    prediction: Any = SimpleNamespace(rows=lambda: [("id", "p")], scores={}, lacking={}, ids_N=[1])
+    arguments = argparse.Namespace(out=None, run=tmp_path, database=None)
+    save(prediction, arguments, ShowConsole(quiet=True))
+    assert modes(tmp_path) == {"predictions.csv": "0o600"}
+
+
+def write(folder: Path) -> None:
+    (folder / "run").mkdir(parents=True)
+    (folder / "run" / "table").touch()
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("what", ["the sweep's process", "a run's process"])
+def test_a_sweep_is_private_in_all_its_processes(what: str, tmp_path: Path, monkeypatch):
+    run: Any = SimpleNamespace(folder="a", search=None)
+    if what == "a run's process":
+        monkeypatch.setattr(training, "hold_log", lambda _log: write(tmp_path / "runs" / "a"))
+        with pytest.raises(RuntimeError):
+            training.train(run, tmp_path / "runs", lambda _event: None)
+    else:
+        monkeypatch.setattr(sweep, "_fixed_settings", lambda _sweep, folder, *_others: write(folder))
+        with pytest.raises(RuntimeError):
+            sweep.train_sweep(run, tmp_path / "out", run, ShowConsole(quiet=True), keep_checkpoints=False)
+    assert {mode for name, mode in modes(tmp_path).items() if name in ("run", "a", "runs", "out")} == {"0o700"}
+    assert {mode for name, mode in modes(tmp_path).items() if name in ("table", "train.log")} == {"0o600"}
+
+
+SUMMARY = {"test_accuracy": 0.9123, "savings_compute": 0.5, "savings_communication": 0.25, "wall_time_s": 61.0}
+CONFIG = parse_config({"name": "made", "training": {"rounds": 10}})
+NAME = "lightweighting.alpha0.4-lightweighting.beta0.6-seed1"
+
+
+def a_view(console: Console) -> SweepView:
+    """A sweep of eight runs, two of them kept: two have ended, two run, two are left."""
+    view = SweepView(console, total=8, kept=2)
+    light, broken, named, slow = (QueuedRun(name, CONFIG) for name in ("light", "broken", NAME, "slow"))
+    view.show(light, Progress(0))
+    view.show(light, Progress(10, "accuracy 91.23%"))
+    view.show(broken, Progress(1))
+    view.show(named, Progress(0, node="near"))
+    view.show(slow, Progress(2, node="far"))
+    view.show(slow, Progress(3, "accuracy 50.00%", "far"))
+    view.show(slow, Progress(4, node="far"))
+    view.show(light, RunEnded(finished=True), SUMMARY)
+    view.show(broken, RunEnded(finished=False, error="the training loss is not finite"))
+    return view
+
+
+def shown(width: int, *, terminal: bool) -> tuple[SweepView, Console, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=None, legacy_windows=False)
+    return a_view(console), console, out
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_the_lines_name_what_runs_has_ended_and_is_left_at_any_width(width: int):
+    view, console, out = shown(width, terminal=True)
+    out.truncate(0)
+    out.seek(0)
+    console.print(view.lines())
+    lines = out.getvalue().splitlines()
+    assert out.getvalue().isascii()
+    assert max(map(len, lines)) <= width
+    assert "".join(lines).startswith("3 finished, 1 failed, 2 running, 2 left; about 1 min"[:width])
+    if width == 100:
+        rows = [line.split() for line in lines[-3:]]
+        now = time.strftime("%H:%M")
+        assert rows[0] == ["running", "node", "rounds", "test", "ends"]
+        assert rows[1][:5] == ["slow", "far", "4/10", "accuracy", "50.00%"]
+        assert rows[1][5] >= now or rows[1][5] == "00:00"
+        assert rows[2] == [NAME, "near", "0/10"]
+        assert "; 2 nodes" in " ".join(lines)
+
+
+def test_a_run_whose_node_has_died_is_no_longer_there_and_its_work_is_not_counted_twice():
+    out = io.StringIO()
+    view = SweepView(Console(file=out, width=100), total=1)
+    run = QueuedRun("light", CONFIG)
+    view.show(run, Progress(0, node="near"))
+    view.show(run, Progress(4, node="near"))
+    view.show(run, Lost())
+    assert "its node died" in out.getvalue()
+    view.show(run, Progress(4, node="far"))
+    assert view.running["light"].node == "far"
+    view.show(run, RunEnded(finished=True), SUMMARY)
+    assert view.worked == pytest.approx(1.0)
+
+
+def test_the_lines_of_what_has_ended_stay_and_those_of_what_runs_do_not():
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None, legacy_windows=False)
+    with SweepView(console, total=1) as view:
+        view.show(QueuedRun("light", CONFIG), Progress(1))
+        view.show(QueuedRun("light", CONFIG), RunEnded(finished=True), SUMMARY)
+    assert "1/1 light: test accuracy 91.23%, compute saved 50.0%, communication saved 25.0%, 61 s\n" in out.getvalue()
+    erased = out.getvalue().rpartition("\n")[2]
+    assert "\x1b[2K" in erased  # the cursor is back where they began, and its lines are gone
+
+
+def test_without_a_terminal_there_is_a_line_per_run_and_nothing_else():
+    _, _, out = shown(40, terminal=False)
+    assert out.getvalue().splitlines() == [
+        "3/8 light: test accuracy 91.23%, compute saved 50.0%, communication saved 25.0%, 61 s",
+        "4/8 broken: FAILED: the training loss is not finite",
+    ]

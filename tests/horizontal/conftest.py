@@ -202,5 +202,16 @@ def build() -> Callable[..., HorizontalTrainer]:
 
 
 @pytest.fixture
+def trainer(engine: EngineCase) -> Callable[..., HorizontalTrainer]:
+    """Build a trainer of six clients from settings of the section ``horizontal``."""
+
+    def make(*, batch_norm: bool = False, seed: int = 3, **horizontal: Any) -> HorizontalTrainer:
+        config = small_config(seed=seed, horizontal=horizontal)
+        return build_trainer(config, classification(batch_norm=batch_norm), engine)
+
+    return make
+
+
+@pytest.fixture
 def report() -> Callable[..., Report]:
     return make_report

@@ -1,18 +1,17 @@
 """BatchNorm's running statistics, and that looking at the model moves nothing."""
 
+from functools import partial
+
 import pytest
 import torch
+from shorthand import train_rounds
 
-from vfl.horizontal.components import ALGORITHMS
 from vfl.horizontal.fleet import STATISTICS
 
 
 @pytest.fixture
-def trainer(configure, build, problem_with_batch_norm, engine):
-    def make(**horizontal):
-        return build(configure(horizontal=horizontal), problem_with_batch_norm, engine)
-
-    return make
+def trainer(trainer):
+    return partial(trainer, batch_norm=True)
 
 
 def recorded(server, monkeypatch):
@@ -69,8 +68,7 @@ def test_dropped_statistics_start_anew_every_round(trainer, monkeypatch):
     server = trainer(buffers="drop")
     pairs = recorded(server, monkeypatch)
     start_Q = server.state[STATISTICS].clone()
-    for round_index in range(3):
-        server.train_round(round_index)
+    train_rounds(server, 3)
     assert all(torch.equal(task.statistics_Q, start_Q) for task, _ in pairs)
     assert torch.equal(server.state[STATISTICS], start_Q)
     assert all(server.fleet.states.get(client) == {} for client in range(6))
@@ -115,11 +113,3 @@ def test_evaluation_uses_running_statistics_only_where_they_are_averaged(trainer
     assert expected["average"] != expected["drop"]
     assert averaging.evaluate()["loss/test"] == pytest.approx(expected["average"], rel=1e-5)
     assert dropping.evaluate()["loss/test"] == pytest.approx(expected["drop"], rel=1e-5)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS.built_in)
-def test_every_algorithm_trains_with_batch_norm(trainer, name):
-    server = trainer(algorithm=name)
-    metrics = [server.train_round(round_index) for round_index in range(2)]
-    assert all(torch.isfinite(vector).all() for vector in server.state.values())
-    assert metrics[1]["clients/reporting"] == 3

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from refusals import refuses
+from shorthand import train_rounds
 
 from vfl.base.random import generator
 from vfl.horizontal.asynchronous import STARTS_TRIED
@@ -10,14 +11,6 @@ from vfl.horizontal.asynchronous import STARTS_TRIED
 SLOWEST_FIRST = {"speed": {"kind": "case2"}}
 """Six clients at 1, 1, 2, 3, 3, 4 steps per second."""
 SPEEDS = (1, 1, 2, 3, 3, 4)
-
-
-@pytest.fixture
-def trainer(configure, build, problem, engine):
-    def make(seed=3, **horizontal):
-        return build(configure(seed=seed, horizontal=horizontal), problem, engine)
-
-    return make
 
 
 def selections(server, rounds):
@@ -46,7 +39,7 @@ def test_a_round_waits_for_clients_whose_result_never_comes(trainer):
 def test_an_interval_has_its_length_whoever_takes_part(trainer, algorithm):
     work = {"kind": "interval", "interval_s": 2.5}
     server = trainer(algorithm=algorithm, devices=SLOWEST_FIRST, work=work)
-    metrics = [server.train_round(round_index) for round_index in range(4)]
+    metrics = train_rounds(server, 4)
     assert [row["simulated_time_s/round"] for row in metrics] == [2.5] * 4
     assert max(row["local_steps/max"] for row in metrics) == 10
 
@@ -80,8 +73,7 @@ def test_fewer_are_asked_where_fewer_can(trainer):
 
 def test_an_asynchronous_server_asks_only_those_who_can(trainer):
     server = trainer(algorithm="fedasync", selection={"min_steps": 2}, clients_per_round=2)
-    for round_index in range(8):
-        server.train_round(round_index)
+    train_rounds(server, 8)
     assert set(server.fleet.costs) == {0, 1, 3, 5}
 
 
@@ -129,8 +121,7 @@ def test_clients_arrive_in_the_order_of_their_time(trainer, monkeypatch, speed):
         return step(reports)
 
     monkeypatch.setattr(server, "server_step", recording)
-    for round_index in range(4):
-        server.train_round(round_index)
+    train_rounds(server, 4)
     assert [row[:2] for row in landed] == [row[:2] for row in expected]
     assert [row[2] for row in landed] == pytest.approx([row[2] for row in expected])
     assert server.simulated_time_s == pytest.approx(expected[-1][2])
@@ -152,8 +143,7 @@ def test_a_late_client_starts_from_the_version_it_was_sent(trainer, monkeypatch)
         return outcome
 
     monkeypatch.setattr(server, "server_step", checking)
-    for round_index in range(4):
-        server.train_round(round_index)
+    train_rounds(server, 4)
     assert late > 4
 
 

@@ -1,4 +1,4 @@
-"""What devices can do: speeds, work, availability, dropout, seconds; every draw is by its key alone."""
+"""What devices can do, and which are chosen; every draw is by its key alone."""
 
 import math
 
@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vfl.horizontal.algorithm import inclusion_chances, sample_by_groups
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.local import local_batches, steps_per_epoch
 
@@ -137,12 +138,6 @@ def test_availability_and_dropout_have_their_chances_and_are_independent(devices
     assert float((available * lost).mean()) == pytest.approx(0.14, abs=0.03)
 
 
-def test_without_a_word_everybody_is_there(devices):
-    plan = devices().plan(0)
-    assert plan.available_N.all()
-    assert not plan.drops_out_N.any()
-
-
 def test_clients_with_too_few_steps_are_no_candidates(devices):
     plan = devices(local_epochs=1, selection={"min_steps": 2}).plan(0)
     assert plan.candidates(2).tolist() == [0, 1, 3, 5]
@@ -216,3 +211,43 @@ def test_batches_differ_by_round_client_and_seed():
 
     assert order() == order()
     assert len({tuple(order()), tuple(order(seed=2)), tuple(order(round_index=3)), tuple(order(client=4))}) == 4
+
+
+PAPER = (0.05, 0.15, 0.2, 0.6)
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=1, max_size=6),
+    st.integers(6, 40),
+    st.integers(1, 40),
+    st.integers(0, 2**31),
+)
+def test_as_many_different_candidates_as_asked(weights: list[float], clients: int, count: int, seed: int):
+    draw = torch.Generator().manual_seed(seed)
+    candidates = torch.randperm(clients, generator=draw)[: clients - 3].sort().values
+    chosen = sample_by_groups(candidates, weights, clients, count, draw)
+    assert len(chosen) == min(count, clients - 3)
+    assert sorted(set(chosen)) == chosen
+    assert set(chosen) <= set(candidates.tolist())
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.data())
+def test_chances_sum_to_the_number_and_are_in_proportion_below_one(weights: list[float], data: st.DataObject):
+    count = data.draw(st.integers(1, len(weights) - 1))
+    chances = inclusion_chances(torch.tensor(weights, dtype=torch.float64), count)
+    assert float(chances.sum()) == pytest.approx(count)
+    assert bool(((chances > 0) & (chances <= 1 + 1e-12)).all())
+    free = chances < 1 - 1e-12
+    ratios = chances[free] / torch.tensor(weights, dtype=torch.float64)[free]
+    assert torch.allclose(ratios, ratios[:1].expand_as(ratios))
+
+
+def test_the_papers_quarters_are_chosen_with_the_papers_probabilities():
+    draws = 1500
+    counts = torch.zeros(40)
+    for number in range(draws):
+        draw = torch.Generator().manual_seed(number)
+        counts[sample_by_groups(torch.arange(40), PAPER, 40, 10, draw)] += 1
+    shares = (counts / draws).view(4, 10)
+    # Five standard errors of a probability: sqrt(0.25 / 1500) = 0.013.
+    assert torch.allclose(shares, torch.tensor(PAPER)[:, None].expand(4, 10), atol=0.065)

@@ -1,13 +1,11 @@
 """T-SFL's selection and weights against the formulas, taken literally."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shorthand import load_horizontal
 
 from vfl.horizontal.dms import drop_probabilities, gradient_statistics
 from vfl.horizontal.dms_weights import (
@@ -23,17 +21,6 @@ from vfl.horizontal.dms_weights import (
 
 STEPS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 WEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=12).map(on_simplex)
-CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
-
-
-@pytest.mark.parametrize("name", ["dms", "fedasync_average"])
-def test_shipped_experiments_have_the_paper_s_settings_for_mnist(name):
-    """Section 5.1: N = 20, |D_i| = 1024, a batch of 32, eta = 0.003, and T = 50 for MNIST."""
-    config = load_horizontal(CONFIGS / f"{name}.yaml")
-    assert config.data.dataset.kind == "mnist"
-    assert (config.training.rounds, config.training.batch_size) == (50, 32)
-    assert config.training.optimizer.learning_rate == 0.003
-    assert (config.horizontal.clients, config.horizontal.partition.samples_per_client) == (20, 1024)
 
 
 @given(STEPS, st.floats(0, 1))
@@ -154,23 +141,14 @@ def test_slow_devices_are_dropped_by_how_slow_they_are(steps):
     assert drop_probabilities(steps)[steps.index(most)] == 0
 
 
-def test_drop_probabilities_of_case_1_and_case_2():
-    assert drop_probabilities([1, 1, 4, 4]) == [1.5 / 4, 1.5 / 4, 0, 0]
-    assert drop_probabilities([1, 2, 3, 4]) == [1.5 / 4, 0.5 / 4, 0, 0]
-
-
 DROPPING_ROUND = 2
 """A round in which the trainer of these tests drops a device."""
 INTERVAL = {"work": {"kind": "interval"}, "devices": {"speed": {"kind": "case2"}}}
 
 
 @pytest.fixture
-def trainer(configure, build, problem, engine):
-    def make(clients_per_round=6, **dms):
-        settings = {"algorithm": "dms", "clients_per_round": clients_per_round, "dms": dms, **INTERVAL}
-        return build(configure(horizontal=settings), problem, engine)
-
-    return make
+def trainer(trainer):
+    return lambda **dms: trainer(algorithm="dms", clients_per_round=6, dms=dms, **INTERVAL)
 
 
 def test_devices_are_dropped_as_often_as_they_should_and_the_fastest_never(trainer):
@@ -275,13 +253,6 @@ def test_theorem_3_takes_the_ends_of_local_training_for_the_optima(trainer, monk
     assert metrics["dms/largest_weight"] == pytest.approx(max(weights), rel=1e-4)
     expected_P = start_P + sum(weight * delta_P for weight, delta_P in zip(weights, deltas, strict=True))
     torch.testing.assert_close(server.state["weights"], expected_P, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("weights", ["corollary1", "theorem3"])
-def test_devices_with_a_single_step_each_weigh_the_same(configure, build, problem, engine, weights):
-    settings = {"algorithm": "dms", "local_steps": 1, "dms": {"weights": weights}}
-    server = build(configure(horizontal=settings), problem, engine)
-    assert server.train_round(0)["dms/largest_weight"] == pytest.approx(1 / 3)
 
 
 def test_a_limit_of_one_share_makes_all_weights_equal(trainer):

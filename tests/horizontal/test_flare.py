@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 from rich.console import Console
 from shorthand import parse_horizontal
 from small_cells import random_cell
@@ -93,18 +92,6 @@ def test_the_step_is_the_mean_change_times_eta_g(tmp_path: Path):
     whole.train_round(0)
     half.train_round(0)
     torch.testing.assert_close(half.state["weights"] - before, (whole.state["weights"] - before) / 2)
-
-
-def test_the_first_rounds_reports_survive_a_resume(tmp_path: Path):
-    uninterrupted, first, second = (build(uneven("fmas"), tmp_path) for _ in range(3))
-    for number in range(3):
-        uninterrupted.train_round(number)
-    first.train_round(0)
-    second.load_state_dict(first.state_dict())
-    for number in (1, 2):
-        second.train_round(number)
-    assert torch.equal(second.state["first_steps"], uninterrupted.devices.plan(0).steps_N)
-    assert torch.equal(second.state["weights"], uninterrupted.state["weights"])
 
 
 POLICIES = [
@@ -193,25 +180,6 @@ def test_a_deadline_that_nobody_meets_makes_empty_rounds_that_say_so(tmp_path: P
     assert [row["clients/selected"] for row in rows] == [0] * 4
     assert [row["simulated_time_s/total"] for row in rows] == pytest.approx([1e-6, 2e-6, 3e-6, 4e-6])
     assert len({row["loss/test"] for row in rows}) == 1  # nothing moves
-
-
-@pytest.mark.parametrize(
-    ("section", "field", "value"),
-    [
-        ("wireless", "bandwidth_hz", 0),
-        ("wireless", "transmit_power_w", -0.1),
-        ("wireless", "deadline_s", 0),
-        ("wireless", "update_bits", -1),
-        ("wireless", "distance_min_m", 900),
-        ("wireless", "cpu_min_hz", 5e9),
-        ("wireless", "policy", "best"),
-        ("flare", "lipschitz", 0),
-        ("flare", "tau_bar", "max"),
-    ],
-)
-def test_bad_settings_are_one_line_that_names_the_field(section: str, field: str, value: object):
-    with refused(f"horizontal.{section}.{field}"):
-        flare_config(**{section: {field: value}})
 
 
 def test_settings_that_a_policy_makes_idle_are_named():

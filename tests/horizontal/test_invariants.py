@@ -15,11 +15,8 @@ STATEFUL = {
 
 
 @pytest.fixture
-def trainer(configure, build, problem, engine):
-    def make(**horizontal):
-        return build(configure(horizontal=UNRELIABLE | horizontal), problem, engine)
-
-    return make
+def trainer(trainer):
+    return lambda **horizontal: trainer(**UNRELIABLE | horizontal)
 
 
 def mean_kept(trainer, name):

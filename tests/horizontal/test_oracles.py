@@ -4,12 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import train_rounds
 
 from vfl.horizontal.build import build_algorithm
 from vfl.horizontal.fedasync import FedAsyncConfig, mixing_weight
+from vfl.horizontal.fedmom import FedMomConfig
 from vfl.horizontal.fednova import accumulated_steps
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalTask
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import TrainingLoop
 
 RATES = st.floats(0.001, 0.5)
 MOMENTA = st.sampled_from([0.0, 0.3, 0.9, 0.99])
@@ -277,3 +281,49 @@ def test_fedasync_average_keeps_gamma_of_the_old_weights(algorithm, report):
     after = average.server_update(state, aggregate)
     assert aggregate.statistics_share == 0.75
     torch.testing.assert_close(after["weights"], 0.25 * start_P + 0.75 * (one_P + other_P) / 2)
+
+
+@pytest.fixture
+def server(trainer):
+    return lambda **settings: trainer(algorithm="fedmom", fedmom=settings)
+
+
+def test_the_reference_is_the_same_run_from_every_folder(configure, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = configure(horizontal={"algorithm": "fedmom", "fedmom": {"reference": "old"}})
+    own = config.with_whole_paths().horizontal.own
+    assert isinstance(own, FedMomConfig)
+    assert own.reference == tmp_path / "old"
+
+
+def test_alignment_is_the_product_of_the_biased_gradient_with_the_way_to_the_reference(server, tmp_path, monkeypatch):
+    finished = server()
+    TrainingLoop(finished, 4, checkpoints=CheckpointStore(tmp_path / "checkpoints")).run()
+    again = server(reference=str(tmp_path))
+    sizes = again.algorithm.samples_N
+    reports, expected = [], 0.0
+    aggregate = again.algorithm.aggregate
+
+    def recording(state, given):
+        reports.extend(given)
+        return aggregate(state, given)
+
+    monkeypatch.setattr(again.algorithm, "aggregate", recording)
+    for round_index in range(3):
+        reports.clear()
+        weights_P = again.state["weights"]
+        metrics = again.train_round(round_index)
+        gradient_P = -sum(sizes[report.work.client] / sum(sizes) * report.upload["delta"] for report in reports)
+        expected = float(gradient_P @ (weights_P - finished.state["weights"]))
+        assert metrics["fedmom/alignment"] == pytest.approx(expected, rel=1e-4)
+    assert expected > 0  # the same run again: it goes where it went
+
+
+def test_the_diagnostic_changes_nothing(server, tmp_path):
+    plain = server()
+    TrainingLoop(plain, 3, checkpoints=CheckpointStore(tmp_path / "checkpoints")).run()
+    watched = server(reference=str(tmp_path))
+    metrics = train_rounds(watched, 3)
+    assert torch.equal(watched.state["weights"], plain.state["weights"])
+    assert all("fedmom/alignment" in row for row in metrics)
+    assert "fedmom/alignment" not in server().train_round(0)

@@ -15,14 +15,6 @@ SERVER_ONLY = {"h", "v", "first_steps"}
 
 
 @pytest.fixture
-def trainer(configure, build, problem, problem_with_batch_norm, engine):
-    def make(batch_norm=False, **horizontal):
-        return build(configure(horizontal=horizontal), problem_with_batch_norm if batch_norm else problem, engine)
-
-    return make
-
-
-@pytest.fixture
 def spied(monkeypatch):
     """Let a server train a round; return its metrics, assignments, results and reports."""
 

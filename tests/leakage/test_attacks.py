@@ -16,7 +16,7 @@ from torch import nn
 from vfl.audit import embeddings
 from vfl.audit.embeddings import cluster_leak, completion_gain, decode_embeddings
 from vfl.audit.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
-from vfl.base.estimates import auc, best_assignment, bootstrap, over_seeds
+from vfl.base.estimates import auc, best_assignment, bootstrap
 from vfl.models.mlp import MLP
 
 ROWS = 400
@@ -62,11 +62,6 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
         sample = rows.normal(size=60)
         held += bootstrap(lambda drawn, sample=sample: float(sample[drawn].mean()), 60, rows).holds(0.0)
     assert held >= 87  # 95 % expected; 86 or fewer has probability below 0.1 %
-
-
-def test_the_interval_over_repetitions_is_students():
-    estimate = over_seeds([1.0, 2.0, 3.0])
-    assert (estimate.value, estimate.high - estimate.value) == pytest.approx((2.0, 4.302653 / 3**0.5), rel=1e-5)
 
 
 def test_a_rare_class_shows_in_the_length_of_gradients(stream):

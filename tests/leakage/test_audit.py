@@ -187,23 +187,6 @@ def test_other_noise_is_another_run_and_the_same_noise_the_same(train):
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize(
-    "defence",
-    [
-        DEFENDED,
-        {"training.labels": "server", "privacy.gradients": "max_norm"},
-        {"privacy.embeddings": "distance_correlation"},
-    ],
-)
-@pytest.mark.release
-def test_a_defended_run_resumes_with_the_same_bits(train, tmp_path, defence):
-    defence = defence | {"lightweighting.alpha": 0.2}
-    whole = summary_of(train("whole", **defence))
-    train("parts", **defence, **{"training.rounds": 2})
-    vfl.train(tmp_path / "tiny.yaml", {**defence, "training.rounds": 4}, run_dir=tmp_path / "parts", resume=True)
-    assert summary_of(tmp_path / "parts")["model_digest"] == whole["model_digest"]
-
-
 def test_a_process_keeps_its_secret_to_itself(tmp_path):
     noisy = parse_config(TINY | {"privacy": {"embeddings": "gaussian"}})
     secret = noise_key(noisy, tmp_path)

@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from vfl.compression.codec import decode
 from vfl.config import ConfigError, OptimizerConfig
-from vfl.config.wire import PrivacyConfig
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
 from vfl.core.local import build_in_process
@@ -31,9 +30,7 @@ from vfl.core.privacy.defences import (
     MaxNorm,
     Noise,
     distance_correlation,
-    party_defence,
     secret_of,
-    server_defence,
 )
 from vfl.core.privacy.epsilon import epsilon_of, guarantees, movers
 from vfl.core.tasks import Classification, Regression
@@ -99,12 +96,6 @@ def test_noise_is_standard_normal_and_follows_from_secret_and_values():
     assert drawn[:5].equal(NOISE.of(values_BD.clone(), 5))
     assert not drawn[:5].equal(Noise(b"another").of(values_BD, 5))
     assert not drawn[:5].equal(NOISE.of(values_BD + 1e-6, 5))
-
-
-def test_without_settings_there_is_no_defence():
-    off = PrivacyConfig()
-    assert party_defence(off, b"secret") is None
-    assert server_defence(off, b"secret") is None
 
 
 def reference_correlation(first, second):

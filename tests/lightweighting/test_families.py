@@ -160,16 +160,14 @@ def volumes() -> nn.Module:
 def torchvision(name: str) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         aux = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of weights' initialization
+        with warnings.catch_warnings(action="ignore"):  # of weights' initialization
             return getattr(vision, name)(weights=None, num_classes=7, **aux)
 
     return make
 
 
 def swin(**options: object) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of meshgrid
+    with warnings.catch_warnings(action="ignore"):  # of meshgrid
         return vision.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=7, **options)  # pyright: ignore
 
 

@@ -242,22 +242,6 @@ def test_the_test_right_after_a_pruning_is_of_the_refitted_model(build):
     assert spent > party.meter.refit_macs > 0
 
 
-@pytest.mark.release
-def test_a_resumed_run_is_the_uninterrupted_one(build):
-    sections = {"training": {"staleness": 1, "local_iterations": 2}, "lightweighting": REFIT | {"beta": 0.3}}
-    whole: HeadServer = build(**sections)
-    states: dict[int, Any] = {}
-    for round_index in range(4):
-        whole.train_round(round_index)
-        states[round_index + 1] = copy.deepcopy(whole.state_dict())
-    for done in (1, 2):
-        resumed: HeadServer = build(**sections)
-        resumed.load_state_dict(states[done])
-        for round_index in range(done, 4):
-            resumed.train_round(round_index)
-        assert resumed.summary()["model_digest"] == whole.summary()["model_digest"], done
-
-
 def test_a_refit_of_a_model_that_was_never_pruned_is_refused():
     report = RoundReport(
         alpha=0, beta=0, macs_per_sample=1, parameters=1, train_macs=3, unpruned_train_macs=3, refit_macs=1,

@@ -3,14 +3,11 @@ import torch
 from refusals import refused
 from shorthand import IMAGE_CLASSIFIERS, build_classifier, release
 from torch import nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import conv2d, cross_entropy, relu
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet18 as torchvision_resnet18
 
 from vfl.base.macs import count_macs, count_parameters
-from vfl.horizontal.models.resnet import ResNet18
-from vfl.models.mlp import MLP
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
@@ -41,10 +38,6 @@ def test_models_have_the_published_number_of_parameters(kind, input_shape, class
     assert count_parameters(build_classifier(kind, input_shape=input_shape, classes=classes)) == parameters
 
 
-def test_mcmahans_2nn_is_an_mlp():
-    assert count_parameters(MLP(784, (200, 200), 10)) == 199_210
-
-
 def test_vgg11_with_batch_norm_has_two_parameters_per_channel_for_a_bias():
     plain, normalized = (build_classifier(kind, input_shape=CIFAR, classes=10) for kind in ("vgg11", "vgg11_bn"))
     assert count_parameters(normalized) - count_parameters(plain) == 64 + 128 + 2 * 256 + 4 * 512
@@ -72,49 +65,11 @@ def test_multiply_accumulates_are_half_of_torchs_own_count(kind, input_shape):
     assert 2 * counted == counter.get_total_flops() > 0
 
 
-@pytest.mark.parametrize("kind", [IMAGE_CLASSIFIERS[0], *map(release, IMAGE_CLASSIFIERS[1:])])
-def test_clients_can_be_batched_by_vmap(kind):
-    torch.manual_seed(0)
-    # In float64: in float32 the rounding of one CPU moves an activation across 0, and the gradient jumps.
-    models = [build_classifier(kind, input_shape=(1, 16, 16), classes=3).eval().double() for _ in range(2)]
-    weights, buffers = stack_module_state(models)
-    images = torch.randn(2, 4, 1, 16, 16, dtype=torch.float64)
-    labels = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]])
-
-    def loss(own_weights, own_buffers, own_images, own_labels):
-        return cross_entropy(functional_call(models[0], (own_weights, own_buffers), (own_images,)), own_labels)
-
-    batched = vmap(grad(loss))(weights, buffers, images, labels)
-    for index, model in enumerate(models):
-        cross_entropy(model(images[index]), labels[index]).backward()
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(batched[name][index], parameter.grad, rtol=1e-9, atol=1e-9)
-
-
-def test_multiply_accumulates_known_by_hand():
-    macs = {
-        ("cnn_mcmahan", MNIST): 784 * 32 * 25 + 196 * 64 * 25 * 32 + 3136 * 512 + 512 * 10,
-        ("lenet", MNIST): 784 * 6 * 25 + 100 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 10,
-        ("cnn_tsfl", MNIST): 576 * 10 * 25 + 64 * 20 * 25 * 10 + 320 * 10,
-    }
-    for (kind, shape), expected in macs.items():
-        model = build_classifier(kind, input_shape=shape, classes=10)
-        # LeNet's padding of two pixels makes 28 pixels 32, so its first map has 28 again.
-        assert count_macs(model, torch.zeros(1, *shape)) == expected
-
-
 @pytest.mark.parametrize(("label_shape", "positions"), [((), 1), ((80,), 80)])
 def test_every_step_of_the_char_lstm_counts(label_shape, positions):
     model = build_classifier("char_lstm", input_shape=(80,), classes=65, label_shape=label_shape)
     macs = 80 * 4 * 128 * (8 + 128) + positions * 128 * 65
     assert count_macs(model, torch.zeros(2, 80, dtype=torch.int64)) == macs
-
-
-def test_resnet18_halves_the_map_three_times():
-    model = ResNet18(3, 10)
-    maps = model.blocks(model.stem(torch.zeros(1, *CIFAR)))
-    assert maps.shape == (1, 512, 4, 4)
-    assert not any(isinstance(module, nn.MaxPool2d) for module in model.modules())
 
 
 @pytest.mark.parametrize(("kind", "depends"), [("resnet18", True), ("resnet18_gn", False)])

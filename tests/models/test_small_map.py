@@ -1,3 +1,5 @@
+"""Convolutions of small maps, and which form of them is chosen."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vfl.models import small_map
-from vfl.models.kernels import DENSE_SIDE
+from vfl.models.kernels import DENSE_SIDE, convolution_form
 from vfl.models.small_map import GatheredConvolution, SmallMapConv2d
 
 sides = st.integers(1, DENSE_SIDE + 1)
@@ -90,3 +92,23 @@ def test_bfloat16_rounds_no_worse_than_pytorchs_own(
         assert ours.dtype == theirs.dtype
         floor = torch.finfo(torch.bfloat16).eps * true.abs().max()
         assert (ours - true).abs().max() <= 2 * (theirs - true).abs().max() + floor
+
+
+sizes = st.integers(1, 600)
+any_side = st.integers(1, 40)
+
+
+def form(channels: int, side: int, dtype: torch.dtype, amx: bool) -> str:
+    return convolution_form(torch.Size((256, channels, side, side)), dtype, amx=amx)
+
+
+@given(sizes, any_side, st.booleans(), st.sampled_from([torch.float32, torch.float64]))
+def test_full_precision_keeps_the_kernels_its_bits_come_from(channels: int, side: int, amx: bool, dtype: torch.dtype):
+    assert form(channels, side, dtype, amx) == ("dense" if side <= DENSE_SIDE else "own")
+
+
+@given(sizes, any_side)
+def test_bfloat16_gathers_patches_of_4x4_maps_only_with_amx(channels: int, side: int):
+    assert form(channels, side, torch.bfloat16, amx=False) == ("dense" if side <= 2 else "own")
+    with_amx = "dense" if side <= 2 else "gathered" if side <= 4 else "own"
+    assert form(channels, side, torch.bfloat16, amx=True) == with_amx

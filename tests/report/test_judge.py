@@ -1,14 +1,18 @@
-"""Pareto fronts and costs up to a target, against their definitions."""
+"""Pareto fronts, costs up to a target, rows that were lost, and the table at the end of a run."""
 
+import json
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import vertical_rows, vertical_summary, write_run
+from made_runs import ROUNDS, final_accuracy, vertical_rows, vertical_summary, write_run
 
 from vfl.config import parse_config
+from vfl.predict.mode import summary_table
 from vfl.reports.judge import (
     cheapest_within,
     lost,
@@ -19,9 +23,10 @@ from vfl.reports.judge import (
     target_score,
     train_macs,
 )
-from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
+from vfl.reports.runs import ReportedRun, Subject, Variant, load_runs, load_subject
 from vfl.reports.tables import advice, choice_table, settings_table, tables
 from vfl.reports.write import markdown
+from vfl.runs.stored_run import Run
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:
@@ -168,3 +173,74 @@ def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):
     assert said.endswith("config.yaml")
     assert Path(said.rpartition("lvfl train ")[2]).exists()
     assert markdown(subject, [], []).splitlines()[2] == f"**{said}**"
+
+
+RATIOS = (0.2, 0.5)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    final = final_accuracy(*RATIOS, seed=0)
+    return write_run(tmp_path / "run", {}, vertical_rows(*RATIOS, final), vertical_summary(*RATIOS, final))
+
+
+def keep(*lines: int) -> Callable[[str], str]:
+    return lambda text: "".join(text.splitlines(keepends=True)[number] for number in lines)
+
+
+SPOILT = {
+    "cut at a line's end": (keep(0, 1), "3, 4"),
+    "cut within a line": (lambda text: text[: -len(text.splitlines()[-1]) // 2], "4"),
+    "empty": (lambda _text: "", "1, 2, 3, 4"),
+    "a line in the middle": (keep(0, 2, 3), "2"),
+    "a damaged line": (lambda text: text.replace('{"round": 1', '"round": 1', 1), "2"),
+    "lost": (None, "1, 2, 3, 4"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_lost_rounds_are_named(how, run: Path):
+    path, (spoil, named) = run / "metrics.jsonl", SPOILT[how]
+    whole = [json.loads(line) for line in path.read_text().splitlines()]
+    if spoil is None:
+        path.unlink()
+    else:
+        path.write_text(spoil(path.read_text()))
+    lost = {int(each) - 1 for each in named.split(", ")}
+    with pytest.warns(UserWarning, match=rf"metrics\.jsonl: {len(lost)} of {ROUNDS} rounds .*{named}\b") as warned:
+        rows = Run(run).metrics
+    assert len(warned) == 1
+    assert rows == [row for row in whole if row["round"] not in lost]
+    with pytest.warns(UserWarning, match="rounds"):
+        assert load_runs([run], run).runs[0].summary["rounds"] == ROUNDS
+
+
+def test_a_whole_file_and_one_of_a_run_under_way_say_nothing(run: Path):
+    with warnings.catch_warnings(action="error"):
+        assert len(Run(run).metrics) == ROUNDS
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"round": 4, "loss/tr')
+        assert len(Run(run).metrics) == ROUNDS
+        (run / "summary.json").unlink()
+        (run / "metrics.jsonl").unlink()
+        assert Run(run).metrics == []
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "changes", "lines"),
+    [
+        (0.0, 0.0, {}, 0),
+        (0.0, 0.0, {"uplink_bytes": 1600.2}, 0),  # a header, of thousands of bytes
+        (0.0, 0.0, {"uplink_bytes": 400}, 3),  # as whole numbers of 8 bits
+        (0.0, 0.0, {"train_macs": 4000}, 3),  # pruned until the last round
+        (0.5, 0.0, {}, 3),
+        (0.0, 0.5, {}, 3),
+        (0.5, 0.0, {"train_macs": 8000}, 3),  # asked for, and nothing saved: that is worth its line
+    ],
+)
+def test_savings_are_told_where_some_were_asked_for_or_made(
+    alpha: float, beta: float, changes: dict[str, float], lines: int
+):
+    caption = str(summary_table(vertical_summary(alpha, beta, 0.8) | changes).caption)
+    assert len(caption.splitlines()) == lines
+    assert ("saved" in caption) == (lines > 0)

@@ -1,15 +1,27 @@
-"""What a report shows of a run's predictions, against counts by hand."""
+"""What a report shows beside its curves: predictions, what owners gain together, what leaks."""
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_runs import PARTIES, ROUNDS, vertical_rows, vertical_summary, write_run
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from refusals import refuses
+from rich.console import Console
+from scipy import stats
+from shorthand import examples
 
+from scripts.audit import show
+from vfl.base.estimates import Estimate, meeting_line, over_seeds
+from vfl.reports.apart import own_rows, own_variants
+from vfl.reports.leakage import AUDIT, audit_rows, read_audit
 from vfl.reports.outcomes import calibration, confusion, outcome_drawings, read_predictions
 from vfl.reports.reasons import read_reasons
 from vfl.reports.runs import load_subject
-from vfl.reports.write import write_report
+from vfl.reports.write import first, write_report
 
 TWO = """customer,label,prediction,probability,p_no,p_yes,owners
 a,no,no,0.9,0.9,0.1,bank
@@ -84,3 +96,108 @@ def test_reasons_have_bars_of_the_first_row_and_of_the_means(one_run: Path):
     assert bars(one.figure.axes[0]) == pytest.approx({"p_a": -1.5, "b": -0.8, "p_a.x": -2, "p_a.y": 0.5})
     named = "id,value,score,without_owners,a,reason_1\n0,3,3,1,2,a.x\n"
     assert shown(one_run, named) == ["reasons", "reasons_row"]
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))
+@examples(100)
+def test_the_interval_over_seeds_is_students(differences: list[float]):
+    estimate = over_seeds(differences)
+    half = stats.sem(differences) * stats.t.ppf(0.975, len(differences) - 1)
+    assert estimate.value == pytest.approx(sum(differences) / len(differences), abs=1e-9)
+    assert estimate.high - estimate.value == pytest.approx(half, abs=1e-6)
+    assert estimate.value - estimate.low == pytest.approx(half, abs=1e-6)
+
+
+def test_one_seed_decides_nothing():
+    for only in (3.0, -3.0):
+        assert "train alone" not in meeting_line(over_seeds([only]), "points", 1000, 1.0)
+    assert "train alone" in meeting_line(Estimate(0.5, -0.1, 1.1), "points", 1000, 1.0)
+    assert "train alone" not in meeting_line(Estimate(0.5, 0.1, 0.9), "points", 1000, 1.0)
+
+
+def made(folder: Path, gains: dict[int, float]) -> list[Path]:
+    """Runs of owners who meet and who never do, by seed, in which meeting gains so much."""
+    runs: list[Path] = []
+    alone = {"alone": {name: {"accuracy": 0.4 + 0.1 * place} for place, name in enumerate(PARTIES)}}
+    for seed, gain in gains.items():
+        for local, final in ((0, 0.5 + gain), (ROUNDS, 0.5)):
+            summary = vertical_summary(0, 0, final) | (alone if local else {})
+            if local:
+                summary |= {"uplink_bytes": 10, "downlink_bytes": 10}
+            training = {"rounds": ROUNDS, "local_rounds": local}
+            rows = vertical_rows(0, 0, final)
+            runs.append(write_run(folder / f"{local}-{seed}", {"seed": seed, "training": training}, rows, summary))
+    return runs
+
+
+@pytest.mark.parametrize(("gains", "adds"), [({0: 0.1, 1: 0.11, 2: 0.12}, True), ({0: 0.1, 1: -0.1, 2: 0.0}, False)])
+def test_a_report_says_whether_owners_should_meet(tmp_path: Path, gains: dict[int, float], adds: bool):
+    subject = load_subject(*made(tmp_path / "runs", gains))
+    (line,) = (each for each in first(subject) if "learn alone" in each)
+    assert ("train alone" not in line) == adds
+    assert f"{100 * sum(gains.values()) / 3:.3f}" in line
+    variants = own_variants(subject)
+    assert [row[0] for row in own_rows(variants)] == list(PARTIES)
+    assert own_rows(variants)[1][1].startswith("50")
+
+
+def finding(attacker: str, attack: str, known: int, *, leaks: bool) -> dict[str, object]:
+    estimates: dict[str, object] = {
+        "found": {"value": 0.94, "low": 0.91, "high": 0.97},
+        "control": {"value": 0.5, "low": 0.4, "high": 0.6},
+    }
+    return {"attacker": attacker, "attack": attack, "measure": "AUC", "rows": 200, "known": known, "leaks": leaks} | (
+        estimates
+    )
+
+
+ANNA, ONLOOKER = "anna", "who sees anna's embeddings"
+FOUND = {
+    "rounds": ROUNDS,
+    "findings": [
+        finding(ANNA, "gradient norm", 0, leaks=True),
+        finding(ONLOOKER, "embedding decoder", 100, leaks=False),
+        finding(ANNA, "gradient direction", 1, leaks=True),
+    ],
+    "by_round": {},
+    "left_out": ["gradients by round: keep more"],
+}
+
+
+def test_attackers_are_named_once_with_all_that_they_found():
+    rows = audit_rows(FOUND)
+    assert [row[:3] for row in rows] == [
+        (ANNA, "gradient norm", "no row"),
+        ("", "gradient direction", "1 row"),
+        (ONLOOKER, "embedding decoder", "100 rows"),
+    ]
+    assert rows[0][3:] == ("AUC", "0.94 (0.91 to 0.97)", "0.50 (0.40 to 0.60)", "yes")
+
+
+def test_the_console_says_how_many_attacks_found_something():
+    console = Console(record=True, width=200)
+    show(FOUND, console)  # type: ignore[arg-type]
+    text = console.export_text()
+    assert text.count(ONLOOKER) == 1
+    assert "2 of 3 measurements found more than chance." in text
+    assert "not measured: gradients by round" in text
+
+
+def test_a_report_shows_the_audit_of_the_very_state(one_run: Path, tmp_path: Path):
+    assert load_subject(one_run).runs[0].leakage is None
+    (one_run / AUDIT).write_text(json.dumps(FOUND))
+    write_report(load_subject(one_run), tmp_path / "report")
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / "report" / name).read_text()
+        assert "What leaks" in text
+        assert "0.94 (0.91 to 0.97)" in text
+        assert "Not measured: gradients by round: keep more." in text
+    # A run that was continued since is another one.
+    (one_run / AUDIT).write_text(json.dumps(FOUND | {"rounds": ROUNDS - 1}))
+    assert load_subject(one_run).runs[0].leakage is None
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"findings": [{"attacker": 1}]}', "[]"])
+def test_a_damaged_audit_says_how_to_write_it_again(tmp_path: Path, text: str):
+    (tmp_path / AUDIT).write_text(text)
+    refuses("leakage.json", lambda: read_audit(tmp_path, ROUNDS), tmp_path)

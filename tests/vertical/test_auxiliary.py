@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
-from rich.console import Console
-from shorthand import examples, parties_of
+from shorthand import TWO, examples, parties_of
+from tiny_training import train_run
 from torch import Tensor, nn
 from two_tables import ROWS, sections_of, write_tables
 
@@ -19,14 +19,11 @@ from vfl.config import OptimizerConfig, parse_config
 from vfl.core.head import HeadTrainer
 from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Regression, Task
-from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
+from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.predict.predict import with_replacements
-from vfl.runs.run import run_experiment
 from vfl.runs.runtime import Runtime, start_runtime
-from vfl.runs.stored_run import Run
 
-TWO = {"partition": {"rows": 1, "columns": 2}}
 WIDTHS = (4, 6)
 TASKS: tuple[Task, ...] = (Classification(3), Classification(3, (1.0, 2.0, 0.5), smoothing=0.2), Regression(5.0, 2.0))
 
@@ -98,11 +95,9 @@ def test_the_gradient_at_each_embedding_is_the_closed_form(
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_its_bytes_are_the_classifiers_with_shared_labels_and_none_at_the_server(build, labels: str):
-    sections: dict[str, Any] = {"data": TWO}  # dense: reports then have numbers of equal length
-    training = {"rounds": 2, "batch_size": 16, "labels": labels}
     costs, heads = [], []
     for auxiliary in (0.0, 1.0):
-        server = build(training=training | {"auxiliary": auxiliary}, **sections)
+        server = build(data=TWO, training={"labels": labels, "auxiliary": auxiliary})  # dense: reports of equal length
         server.train_round(0)
         costs.append({name: server.ledger.summary(name) for name in server.roster.names})
         heads.append(sum(part.size for part in server.trainer.parts()))
@@ -110,37 +105,6 @@ def test_its_bytes_are_the_classifiers_with_shared_labels_and_none_at_the_server
     for name in costs[0]:
         assert costs[1][name]["uplink_bytes"] == costs[0][name]["uplink_bytes"]
         assert costs[1][name]["downlink_bytes"] == costs[0][name]["downlink_bytes"] + more
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_replicas_follow_the_server(build, iterations: int):
-    """Replayed or broadcast, with rows left out: the classifiers are steps of the same head."""
-    digests = set()
-    for head_sync in ("replay", "broadcast"):
-        training = {"auxiliary": 0.5, "head_sync": head_sync, "local_iterations": iterations, "party_dropout": 0.3}
-        server = build(data=TWO, training=training | {"batch_size": 16, "rounds": 2}, lightweighting={"beta": 0.4})
-        drifts = [server.train_round(number).get("head_drift/party_1", 0.0) for number in range(2)]
-        assert drifts == [0.0, 0.0]
-        digests.add(server.summary()["model_digest"])
-    assert len(digests) == 1
-
-
-@pytest.mark.parametrize("labels", ["shared", "server"])
-def test_resumed_and_at_once_and_stale_are_the_same_training(build, labels: str):
-    training = {"labels": labels, "auxiliary": 1.0, "staleness": 1, "local_iterations": 2, "batch_size": 16}
-    ratios = {"alpha": {1: 0.3}, "beta": 0.5, "error_feedback": True}
-    sections: dict[str, Any] = {"data": TWO, "training": training, "lightweighting": ratios, "wire": {"bits": 8}}
-    straight, first = build(**sections), build(**sections)
-    for number in range(3):
-        straight.train_round(number)
-    first.train_round(0)
-    first.evaluate()
-    resumed = build(**sections)
-    resumed.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert resumed.summary()["alone"] == first.summary()["alone"]
-    for number in (1, 2):
-        resumed.train_round(number)
-    assert resumed.summary()["model_digest"] == straight.summary()["model_digest"]
 
 
 @pytest.mark.filterwarnings("ignore:data.tables")
@@ -183,21 +147,9 @@ def test_an_owner_whose_rows_have_one_class_only_stops_nobody(tmp_path: Path):
         sections: dict[str, Any] = sections_of(tables) | {"evaluation": {"metric": metric}}
         sections["data"]["join"] = "left"
         sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
-        config = parse_config({"name": "x", "threads": 1, **sections})
-        run_experiment(config, tmp_path / metric, resume=False, console=Console(quiet=True))
-        alone = Run(tmp_path / metric).summary["alone"]
+        alone = train_run({"name": "x", "threads": 1, **sections}, tmp_path / metric)["alone"]
         assert set(alone) == ({"bank"} if metric == "auc" else {"bank", "shop"})
         assert all(math.isfinite(value) for metrics in alone.values() for value in metrics.values())
-
-
-def test_weights_by_name_go_with_a_head_and_without_it():
-    head = MLP(4, [3], 2)
-    both = AuxiliaryHead(head, [2, 2], 2)
-    joint, classifiers = split_weights(both.state_dict())
-    assert joint.keys() == head.state_dict().keys()
-    assert join_weights(joint, classifiers).keys() == both.state_dict().keys()
-    alone, none = split_weights(head.state_dict())
-    assert (alone.keys(), none) == (head.state_dict().keys(), {})
 
 
 @pytest.mark.parametrize("own", [{}, {"members": 2}, {"regression": True}])

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from itertools import product
 
 import pytest
-from shorthand import at_every_run, links_of, release, replace_links
+from shorthand import at_every_run, links_of, release, replace_links, train_rounds
 
 from vfl.compression.codec import dense_frame_size, frame_info
 from vfl.core.server import HeadServer
@@ -120,8 +120,7 @@ def test_coding_changes_bytes_alone(build, labels: str, staleness: int):
         server = build(
             training=training, wire=wire, models={"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 32}}
         )
-        for round_index in range(2):
-            server.train_round(round_index)
+        train_rounds(server, 2)
         summaries.append(server.summary())
     packed, coded = summaries
     assert coded["model_digest"] == packed["model_digest"]
@@ -151,12 +150,3 @@ def test_the_head_travels_once_per_round_or_at_each_exchange(build):
         links = record(build(training=training), 1)
         carrying = [m for _, m in messages(links[0].down, evaluation=False) if m.payloads(PartKind.HEAD)]
         assert len(carrying) == times
-
-
-def test_error_feedback_costs_no_more_bytes(build):
-    training = {"rounds": 2, "batch_size": 16}
-    plain = build(training=training, lightweighting={"beta": 0.7})
-    fed_back = build(training=training, lightweighting={"beta": 0.7, "error_feedback": True})
-    record(plain, 2)
-    record(fed_back, 2)
-    assert fed_back.summary()["uplink_bytes"] == pytest.approx(plain.summary()["uplink_bytes"], rel=0.02)

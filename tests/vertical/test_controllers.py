@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 from conftest import small_config
-from refusals import refused
 from rich.console import Console
 from shorthand import release
 from tiny_training import timeless
@@ -190,29 +189,6 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
     assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.ledger.costs.values())
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"controller": "deadlin"}, ("lightweighting.controller", "'deadlin'", "'deadline'")),
-        ({"controller": "deadline"}, ("lightweighting.seconds_per_exchange", "controller")),
-        (deadline(seconds_per_exchange=0), ("lightweighting.seconds_per_exchange",)),
-        (deadline(seconds_per_exchange="soon"), ("lightweighting.seconds_per_exchange",)),
-        (
-            deadline(alpha={"party_2": {1: 0.5}}, alpha_max=0.3),
-            ("lightweighting.alpha_max", "0.3", "party_2"),
-        ),
-        (
-            deadline(alpha={0: 0.5}, alpha_max={3: 0.6}),
-            ("lightweighting.alpha_max", "party_1", "0.5"),
-        ),
-        (deadline(beta_max={"party_7": 0.3}), ("lightweighting.beta_max", "'party_7'")),
-    ],
-)
-def test_goals_that_contradict_themselves_are_one_line(settings, told: tuple[str, ...]):
-    with refused(*told):
-        parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
-
-
 @pytest.mark.parametrize("machines", [None, MACHINES])
 def test_a_deadline_by_this_machines_own_seconds_is_said(tmp_path, machines):
     shown = io.StringIO()
@@ -228,8 +204,7 @@ def test_settings_of_another_controller_are_said_to_be_ignored():
     config = parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
     ignored = [line.partition(":")[0] for line in config.warnings() if "controller is fixed" in line]
     assert ignored == [f"lightweighting.{name}" for name in ("seconds_per_exchange", "alpha_max")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         measured = parse_config(
             {"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": deadline()}
         )

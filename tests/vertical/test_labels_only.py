@@ -10,9 +10,9 @@ import pytest
 import yaml
 from predicted import predict_in_process
 from refusals import refused, refuses
-from rich.console import Console
 from shorthand import at_every_run, release
 from tiny_matches import run as run_match
+from tiny_training import train_run
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 import vfl
@@ -22,7 +22,6 @@ from vfl.data.experiments import decide_parties
 from vfl.data.source import open_source
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import proposed_yaml
-from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
 SAME = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "downlink_bytes", "parties")
@@ -36,7 +35,7 @@ def config_of(sections: Mapping[str, Any]):
 
 
 def trained(sections: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
-    summary = run_experiment(config_of(sections), run_dir, resume=False, console=Console(quiet=True)).summary
+    summary = train_run(config_of(sections), run_dir)
     summary["parties"] = {
         name: {key: value for key, value in each.items() if key != "train_time_s"}
         for name, each in summary["parties"].items()

@@ -1,6 +1,5 @@
 """The linear path: a sum over owners that no hidden layer touches, part of the embeddings and of the head."""
 
-import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refuses
-from rich.console import Console
-from shorthand import parties_of, reference_of, release
+from shorthand import assert_models, reference_of, release
+from tiny_training import check_resumed_run
 from torch import Tensor
 
 from vfl.config import parse_config
@@ -21,7 +19,6 @@ from vfl.core.presence import batch_rows
 from vfl.models.features import Features, ModelSpec, TableFeatures
 from vfl.models.mlp import MLP, MemberHeads
 from vfl.models.table import MemberModels, TableMLP, mlp
-from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 
 TABLE = TableFeatures("table", (5,), (2, 7))
@@ -93,15 +90,12 @@ def test_it_begins_without_an_owners_part_and_learns_one():
 def test_training_equals_algorithm_1(labels: Any):
     training = {"labels": labels, "local_iterations": 2, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}
     server = built(training=training).server
-    reference = reference_of(server, labels)
-    reference.features = [party.train.features for party in parties_of(server)]
+    reference = reference_of(server)
     samples = len(server.exchanges.labels_N)
     server.train_round(0)
     for rows_B in batch_rows(server.config.seed, 0, 3, samples, 32):
         reference.exchange(rows_B)
-    pairs = [(party.model, model) for party, model in zip(parties_of(server), reference.models, strict=True)]
-    for ours, theirs in (*pairs, (server.trainer.head, reference.head)):
-        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-4, atol=1e-6)
+    assert_models(server, reference.models, reference.head, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_norm", [True, release(False)])
@@ -129,26 +123,5 @@ def test_owner_and_head_are_exported_with_it(tmp_path: Path):
         assert max(export_model(each, (inputs,), tmp_path, name).differences.values()) < 1e-5
 
 
-def test_the_numbers_that_travel_are_as_many():
-    bytes_of = [
-        run.server.summary()["uplink_bytes"]
-        for models in ({}, {"linear_path": False})
-        for run in [built(models=models)]
-        if run.server.train_round(0)
-    ]
-    assert bytes_of[0] == pytest.approx(bytes_of[1], rel=0.01)  # a report of seconds has a digit more or less
-
-
 def test_a_run_is_resumed_to_the_same_bits_and_replays_its_prunings(tmp_path: Path):
-    def outcome(folder: str, rounds: int, resume: bool = False) -> Any:
-        config = parse_config(settings(training={"rounds": rounds}, lightweighting={"alpha": 0.4}))
-        return run_experiment(config, tmp_path / folder, resume=resume, console=Console(quiet=True)).summary
-
-    whole = outcome("whole", 2)
-    outcome("half", 1)
-    assert outcome("half", 2, resume=True)["model_digest"] == whole["model_digest"]
-
-
-def test_it_is_refused_beside_a_model_that_has_no_such_path():
-    models = copy.deepcopy(settings()["models"]) | {"feature": {"kind": "cnn"}}
-    refuses("models.linear_path", lambda: parse_config(settings() | {"models": models}), "true")
+    check_resumed_run(settings() | {"lightweighting": {"alpha": 0.4}}, tmp_path)

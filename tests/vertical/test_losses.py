@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from refusals import refused, refuses
 from rich.console import Console
 from shorthand import at_every_run
+from tiny_training import check_resumed_run, train_run
 from torch import nn
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
@@ -27,7 +28,6 @@ from vfl.data.tables.source import Tables
 from vfl.predict.export_run import label_of
 from vfl.reports.runs import load_runs
 from vfl.reports.tables import tables
-from vfl.runs.run import run_experiment
 
 FOCAL: dict[str, dict[str, Any]] = {
     "focal": {"loss": {"kind": "focal"}},
@@ -206,40 +206,9 @@ def test_models_are_compared_by_the_metric_of_their_loss(kind: str, metric: str)
     assert metric in task.metric_names
 
 
-WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "a name": ({"training": {"loss": "focal"}}, ("training.loss", "training.loss.kind=focal")),
-    "no kind": ({"training": {"loss": {"kind": "mse"}}}, ("training.loss.kind", "'cross_entropy'")),
-    "of amounts": (
-        {"training": {"loss": {"kind": "pinball", "quantile": 0.5}}},
-        ("training.loss.kind", "cross_entropy"),
-    ),
-    "of classes": (
-        {"task": "regression", "training": {"loss": {"kind": "focal"}}},
-        ("training.loss.kind", "regression"),
-    ),
-    "gamma": ({"training": {"loss": {"kind": "focal", "gamma": -1}}}, ("training.loss.gamma", "equal")),
-    "another's": ({"training": {"loss": {"gamma": 1}}}, ("training.loss.gamma", "belongs")),
-    "no quantile": (
-        {"task": "regression", "training": {"loss": {"kind": "pinball"}}},
-        ("training.loss.quantile", "0.9"),
-    ),
-    "quantile 1": (
-        {"task": "regression", "training": {"loss": {"kind": "pinball", "quantile": 1}}},
-        ("training.loss.quantile", "less"),
-    ),
-    "delta 0": (
-        {"task": "regression", "training": {"loss": {"kind": "huber", "delta": 0}}},
-        ("training.loss.delta", "greater"),
-    ),
-    "metric": ({"task": "regression", "evaluation": {"metric": "huber_loss"}}, ("evaluation.metric", "huber_loss")),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_a_loss_that_does_not_fit_is_one_line(kind: str):
-    sections, line = WRONG[kind]
-    with refused(*line):
-        task_of(parse_config({"name": "x", **sections}), (), VALUES)
+def test_a_metric_of_another_loss_is_refused():
+    with refused("evaluation.metric", "huber_loss"):
+        task_of(parse_config({"name": "x", "task": "regression", "evaluation": {"metric": "huber_loss"}}), (), VALUES)
 
 
 DRAW = np.random.default_rng(0)
@@ -291,21 +260,15 @@ def of_tables(folder: Path, loss: dict[str, Any], task: str, labels: str = "serv
 def test_a_resumed_run_keeps_its_loss_and_its_bits(tmp_path: Path, kind: str, labels: str):
     loss, task = ({"kind": "focal"}, "classification") if kind == "focal" else (AMOUNTS["pinball"], "regression")
     sections = of_tables(tmp_path, loss, task, labels)
-    quiet = Console(quiet=True)
-    whole = run_experiment(parse_config(sections), tmp_path / "whole", resume=False, console=quiet).summary
-    half = sections | {"training": sections["training"] | {"rounds": 1}}
-    run_experiment(parse_config(half), tmp_path / "half", resume=False, console=quiet)
+    check_resumed_run(sections, tmp_path)
     other = sections | {"training": sections["training"] | {"loss": {}}}
     with refused("--resume", "training.loss.kind"):
-        run_experiment(parse_config(other), tmp_path / "half", resume=True, console=quiet)
-    rest = run_experiment(parse_config(sections), tmp_path / "half", resume=True, console=quiet).summary
-    assert rest["model_digest"] == whole["model_digest"]
-    assert rest["test_metrics"] == whole["test_metrics"]
+        train_run(other, tmp_path / "whole", resume=True)
 
 
 def test_a_report_tells_a_quantile_and_compares_it_with_the_labels_quantile(tmp_path: Path):
     config = parse_config(of_tables(tmp_path, AMOUNTS["pinball"], "regression"))
-    summary = run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True)).summary
+    summary = train_run(config, tmp_path / "run")
     assert summary["constant"].keys() == {"pinball_loss"}
     assert (summary["metric"], "coverage" in summary["test_metrics"]) == ("pinball_loss", True)
     subject = load_runs([tmp_path / "run"], tmp_path)
@@ -354,10 +317,3 @@ def test_hubers_delta_counts_deviations_of_the_labels_at_hand_after_a_warm_start
     told = torch.tensor([[50.0], [120.0], [10.0], [290.0]]).double()
     assert warm.metrics(told, values) == pytest.approx(fresh.metrics(told, values))
     assert float(warm.best_constant(values)) == pytest.approx(float(fresh.best_constant(values)))
-
-
-@pytest.mark.parametrize("settings", [{"training.loss.kind": "cross_entropy"}, {"training.loss": {"kind": "focal"}}])
-def test_a_loss_is_named_once(settings: dict[str, Any]):
-    estimator = vfl.VerticalClassifier(loss="focal", settings=settings, rounds=1)
-    with refused("settings", "training.loss"):
-        estimator.fit({"a": np.ones((9, 1)), "b": np.ones((9, 1))}, np.arange(9) % 2)

@@ -1,36 +1,23 @@
 """The algorithm: against joint training, against a naive Algorithm 1, and against itself."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from refusals import refuses
-from shorthand import parties_of, release
+from shorthand import TWO, assert_models, digest, parties_of, reference_of, release, train_rounds
 from torch import Tensor
 
 from scripts.lab.plain_training import JointTrainer
 from vfl.core.label_protocol import gradient_scale
 from vfl.core.presence import batch_rows
-from vfl.core.reference import Reference
 from vfl.core.round_orders import Agenda
 from vfl.core.server import HeadServer
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind, control
 
-SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
-
-
 VGG = {"feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 8}}
 """The deepest of our own models, where the algorithm is compared with another; elsewhere a small CNN does."""
-
-
-TWO = {"partition": {"rows": 1, "columns": 2}}
-"""Two parties in the place of four, where what is said of one holds for all."""
-
-
-def training(**changes):
-    return SETTINGS["training"] | changes
 
 
 def weights_of(server: HeadServer) -> dict[str, Tensor]:
@@ -40,13 +27,8 @@ def weights_of(server: HeadServer) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
-def digest(server: HeadServer) -> str:
-    return server.summary()["model_digest"]
-
-
-def run(server: HeadServer, rounds: int = 4) -> HeadServer:
-    for round_index in range(rounds):
-        server.train_round(round_index)
+def run(server: HeadServer, rounds: int) -> HeadServer:
+    train_rounds(server, rounds)
     return server
 
 
@@ -56,7 +38,7 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
     # A small step and a large batch: rounding differences, where a machine has any, must not grow chaotically.
     optimizer = {"learning_rate": 0.01, "momentum": 0.9}
     server: HeadServer = build(
-        models=VGG, training=training(labels=labels, batch_size=24, optimizer=optimizer), precision=precision
+        models=VGG, training={"labels": labels, "batch_size": 24, "optimizer": optimizer}, precision=precision
     )
     parties = parties_of(server)
     joint = JointTrainer(
@@ -83,26 +65,6 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
     assert any(not torch.equal(value, initial[name]) for name, value in weights_of(server).items())
 
 
-@pytest.mark.parametrize("iterations", [release(1), 3])
-@pytest.mark.parametrize("values", ["float32", release("bfloat16")])
-def test_replay_and_broadcast_give_equal_bits(build, iterations: int, values: str):
-    lightweighting = {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": iterations == 3}
-    digests = set()
-    for head_sync in ("replay", "broadcast"):
-        server = build(
-            data=TWO,
-            training=training(head_sync=head_sync, local_iterations=iterations),
-            lightweighting=lightweighting,
-            wire={"values": values},
-        )
-        metrics = {}
-        for round_index in range(3):
-            metrics = server.train_round(round_index)
-        assert metrics.get("head_drift/party_1", 0.0) == 0.0
-        digests.add(digest(server))
-    assert len(digests) == 1
-
-
 @pytest.mark.parametrize("labels", ["shared", "server"])
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize(("beta", "auxiliary"), [release(0.0, 0.0), (0.6, 0.0), (0.6, 0.7)])
@@ -114,36 +76,20 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
             "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
             "head": {"hidden": [16]},
         },
-        training=training(labels=labels, local_iterations=iterations, auxiliary=auxiliary),
+        training={"labels": labels, "local_iterations": iterations, "auxiliary": auxiliary},
         lightweighting={"beta": beta},
     )
-    parties = parties_of(server)
-    naive = Reference(
-        [copy.deepcopy(party.model) for party in parties],
-        copy.deepcopy(server.trainer.head),
-        [party.train.features for party in parties],
-        server.exchanges.labels_N,
-        iterations=iterations,
-        beta=beta,
-        labels="shared" if labels == "shared" else "server",
-        learning_rate=0.05,
-        momentum=0.9,
-        auxiliary=auxiliary,
-    )
+    naive = reference_of(server, beta=beta, auxiliary=auxiliary)
     for round_index in range(2):
         server.train_round(round_index)
         for rows in batch_rows(3, round_index, 3, 48, 16):
             naive.exchange(rows)
-    for party, model in zip(parties, naive.models, strict=True):
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(party.model.state_dict()[name], value, rtol=2e-5, atol=1e-6)
-    for name, value in naive.head.state_dict().items():
-        torch.testing.assert_close(server.trainer.head.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+    assert_models(server, naive.models, naive.head, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_the_exchange_reuses_its_forward_pass(build, labels: str):
-    server = build(data=TWO, training=training(labels=labels, local_iterations=2), lightweighting={"alpha": {1: 0.5}})
+    server = build(data=TWO, training={"labels": labels, "local_iterations": 2}, lightweighting={"alpha": {1: 0.5}})
     party = parties_of(server)[0]
 
     def forwards() -> int:
@@ -153,19 +99,6 @@ def test_the_exchange_reuses_its_forward_pass(build, labels: str):
     assert forwards() == 3 * 2  # steps * E
     server.train_round(1)
     assert forwards() == 3 * 2 + 3 * 2 + 1  # the embedding of the pruning's exchange comes from the model before it
-
-
-def test_pruning_waits_for_the_first_exchange_of_the_round(build):
-    server = build(lightweighting={"alpha": {1: 0.5}})
-    party = parties_of(server)[0]
-    server.train_round(0)
-    seen: list[int] = []
-    embed, update = party.embed, party.update
-    party.embed = lambda exchange: (seen.append(party.macs), embed(exchange))[1]
-    party.update = lambda message: (update(message), seen.append(party.macs))[0]
-    server.train_round(1)
-    assert seen[0] > seen[1]  # dense when the embedding was sent, pruned after the update
-    assert len(set(seen[1:])) == 1  # and only once
 
 
 def test_an_alpha_that_removes_nothing_is_warned_of_once(build):
@@ -179,7 +112,7 @@ def test_an_alpha_that_removes_nothing_is_warned_of_once(build):
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_ratios_are_per_party_and_per_round(build, labels: str):
     server = build(
-        training=training(labels=labels),
+        training={"labels": labels},
         lightweighting={"alpha": {"party_1": 0.5, "party_3": {1: 0.25}}, "beta": {"party_2": {0: 0.5, 1: 0.75}}},
     )
     first, second = server.train_round(0), server.train_round(1)
@@ -193,51 +126,6 @@ def test_ratios_are_per_party_and_per_round(build, labels: str):
     assert first["omega/party_1"] == 0
     assert second["corollary1/sum_alpha"] == pytest.approx(0.5 + 0.5 + 0.25)
     assert second["corollary1/sum_beta"] == pytest.approx(0.5 + 0.75)
-
-
-def test_a_falling_alpha_leaves_the_model_as_it_is(build):
-    server = build(lightweighting={"alpha": {0: 0.5, 1: 0.2}})
-    first, second = server.train_round(0), server.train_round(1)
-    assert second["alpha/party_1"] == first["alpha/party_1"] == 0.5
-    assert second["parameters/party_1"] == first["parameters/party_1"]
-
-
-QUANTISED = {
-    "bits": 4,
-    "gradients": {"beta": 0.5, "bits": 8, "error_feedback": True},
-}
-
-
-@pytest.mark.parametrize("split", [release(1), 2, release(3)])
-@pytest.mark.parametrize("labels", ["shared", "server"])
-def test_resumed_equals_uninterrupted(build, split: int, labels: str):
-    sections = {
-        "data": TWO,
-        "training": training(labels=labels, local_iterations=2),
-        "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": 0.5, "error_feedback": True},
-        "channels_last": split == 2,
-        "wire": QUANTISED if split == 2 else {},
-    }
-    whole = run(build(**sections))
-    first = run(build(**sections), split)
-    state = copy.deepcopy(first.state_dict())
-    resumed = build(**sections)
-    resumed.load_state_dict(state)
-    for round_index in range(split, 4):
-        resumed.train_round(round_index)
-    assert digest(resumed) == digest(whole)
-    ours, theirs = resumed.summary(), whole.summary()
-    for name in ("uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs"):
-        assert ours[name] == theirs[name]
-
-
-def test_evaluation_moves_nothing(build):
-    quiet, watched = build(data=TWO), build(data=TWO)
-    for round_index in range(2):
-        quiet.train_round(round_index)
-        watched.train_round(round_index)
-        assert watched.evaluate() == watched.evaluate()
-    assert digest(quiet) == digest(watched)
 
 
 def test_evaluation_equals_the_joint_model_on_the_test_split(build):
@@ -267,10 +155,10 @@ def test_error_feedback_sends_differences_that_shrink_the_error(build):
         # A learning rate near 0 keeps the embeddings still, so that the estimates can catch up with them.
         server = build(
             data=TWO,
-            training=training(optimizer={"learning_rate": 1e-8, "momentum": 0.0}),
+            training={"optimizer": {"learning_rate": 1e-8, "momentum": 0.0}},
             lightweighting={"beta": 0.5, "error_feedback": feedback},
         )
-        errors[feedback] = [server.train_round(r)["omega/party_1"] for r in range(4)]
+        errors[feedback] = [metrics["omega/party_1"] for metrics in train_rounds(server, 4)]
     assert errors[True][0] == pytest.approx(errors[False][0], rel=1e-3)
     assert errors[True][-1] < 0.5 * errors[False][-1]
 
@@ -310,22 +198,11 @@ def test_other_grids_and_party_counts_train(build, rows: int, columns: int):
     assert len(server.summary()["parties"]) == rows * columns
 
 
-@pytest.mark.release
-def test_learns_the_digits(build: Callable[..., HeadServer]):
-    server = build(
-        data={"dataset": {"kind": "digits"}, "train_samples": 400, "test_samples": 200},
-        models={"feature": {"kind": "cnn", "width": 0.5, "embedding_size": 16}, "head": {"hidden": [32]}},
-        training=training(batch_size=32),
-        lightweighting={"alpha": {2: 0.2}, "beta": 0.3},
-    )
-    assert run(server, 5).evaluate()["accuracy/test"] > 0.6
-
-
 def test_gradients_keep_their_bits_in_float16(build):
     # Labels at the server, gradients of a mean over B samples: unscaled, float16 would lose the small ones.
     digests = {}
     for values in ("float32", "float16"):
-        server = run(build(data=TWO, training=training(labels="server"), wire={"values": values}), 2)
+        server = run(build(data=TWO, training={"labels": "server"}, wire={"values": values}), 2)
         digests[values] = torch.cat([value.flatten().float() for value in weights_of(server).values()])
     difference = (digests["float16"] - digests["float32"]).norm() / digests["float32"].norm()
     assert 0 < float(difference) < 0.02

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
-from rich.console import Console
+from tiny_training import check_resumed_run
 from torch import nn
 
 from vfl.config import parse_config
@@ -19,10 +18,8 @@ from vfl.core.tasks import Classification, Regression
 from vfl.data.samples import Samples
 from vfl.data.tables.preparation import TablePreparation
 from vfl.models.features import Features, ModelSpec, TableFeatures
-from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP, has_placeholders
 from vfl.models.table import MemberModels, TableMLP, mlp
 from vfl.predict.export_run import Scores
-from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 
 BOTH = TableFeatures("table", (6,), (5, 3), (16, 1), both=True)
@@ -46,17 +43,6 @@ def test_every_member_has_its_own_loss_and_predictions_are_their_means(data, tas
     assert task.test_loss(outputs, labels) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
     scores = Scores(nn.Identity(), task)(outputs)
     torch.testing.assert_close(task.predictions(scores), mean, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [MLP, PlaceholderMLP])
-def test_a_member_of_the_head_sees_its_part_of_every_embedding_alone(kind):
-    torch.manual_seed(0)
-    heads = MemberHeads([kind(5, [4], 2) for _ in range(2)], [4, 6])
-    embeddings = torch.randn(3, 10, requires_grad=True)
-    heads(embeddings)[:, 1].sum().backward()
-    assert embeddings.grad is not None
-    assert embeddings.grad.ne(0).any(0).tolist() == [False, False, True, True, False, False, False, True, True, True]
-    assert has_placeholders(heads) == (kind is PlaceholderMLP)
 
 
 @pytest.mark.release
@@ -127,21 +113,4 @@ def test_members_learn_as_if_each_were_alone():
 
 
 def test_a_run_of_members_is_resumed_to_the_same_bits(tmp_path: Path):
-    config = parse_config(settings())
-    whole = run_experiment(config, tmp_path / "whole", resume=False, console=Console(quiet=True))
-    half = parse_config(settings(training={**settings()["training"], "rounds": 1}))
-    run_experiment(half, tmp_path / "half", resume=False, console=Console(quiet=True))
-    rest = run_experiment(config, tmp_path / "half", resume=True, console=Console(quiet=True))
-    assert rest.summary["model_digest"] == whole.summary["model_digest"]
-
-
-@pytest.mark.parametrize(
-    ("models", "told"),
-    [
-        ({"members": 2, "feature": {"kind": "cnn"}}, ("models.members", "kind")),
-        ({"members": 3}, ("models.members", "gets")),
-    ],
-)
-def test_members_that_cannot_be_are_refused(models, told):
-    with refused(*told):
-        parse_config(settings(models=models))
+    check_resumed_run(settings(), tmp_path)

@@ -10,6 +10,7 @@ import yaml
 from own_models import NET, become_stranger, write_model
 from refusals import refuses
 from rich.console import Console
+from shorthand import train_rounds
 from tiny_training import TINY
 
 import vfl
@@ -86,8 +87,7 @@ def test_code_that_is_named_has_the_bits_of_the_same_module_in_python(
     digests: list[str] = []
     for given in (None, GivenModules(models)):
         built = build_in_process(config, start_runtime(config), given=given)
-        for round_index in range(2):
-            built.server.train_round(round_index)
+        train_rounds(built.server, 2)
         digests.append(built.server.summary()["model_digest"])
     assert digests[0] == digests[1]
 

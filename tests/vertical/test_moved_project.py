@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from refusals import refused
-from rich.console import Console
 from shorthand import release
-from tiny_training import rows_of, timeless
+from tiny_training import rows_of, timeless, train_run
 from two_tables import sections_of, write_tables
 
 import vfl
 from vfl.config import ConfigError, Experiment, load_config, parse_config, parse_experiment
 from vfl.config.files import lay_over
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import begin_run, check_run
 
 OWNERS = ("bank", "shop")
@@ -41,16 +39,12 @@ def sections(folder: Path) -> dict[str, Any]:
     return own | {"name": "moved", "threads": 1, "training": training, "checkpoint": {"every": 1, "keep": 3}}
 
 
-def train(folder: Path, values: dict[str, Any], *, resume: bool = False) -> None:
-    run_experiment(parse_config(values), folder, resume=resume, console=Console(quiet=True))
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("first") / "project"
     folder.mkdir()
     write_tables(folder, range(80), labelled=True)
-    train(folder / "run", sections(folder))
+    train_run(sections(folder), folder / "run")
     (folder / "config.yaml").write_text(yaml.safe_dump(sections(Path())))
     return folder
 

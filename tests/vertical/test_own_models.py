@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from shorthand import at_every_run, links_of
+from shorthand import at_every_run, check_resumed, links_of
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
@@ -86,13 +86,7 @@ def settings(kind: str):
 
 
 def test_every_kind_trains_unpruned_and_resumes_with_its_bits(kind: str, build):
-    whole, resumed = build(**settings(kind)), build(**settings(kind))
-    whole.train_round(0)
-    whole.evaluate()
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    for server in (whole, resumed):
-        server.train_round(1)
-    assert resumed.describe() == whole.describe()
+    whole = check_resumed(build, 1, 2, **settings(kind))
     party = links_of(whole)[0].party
     assert whole.reports.last["party_1"].macs_per_sample == count_macs(KINDS[kind](), *party.example) > 0
     row = party.batch(party.train, torch.tensor([0, 1]))
@@ -140,13 +134,7 @@ def test_a_refusal_names_the_party_and_the_way_out(build):
 def test_pruned_heads_and_units_resume_refit_and_answer(kind: str, build, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(FEATURE_MODELS.added, kind, lambda spec: KINDS[kind]())
     sections = settings(kind) | {"lightweighting": {"alpha": {0: 0.3, 1: 0.5}, "pruning": {"refit": True}}}
-    whole, resumed = build(**sections), build(**sections)
-    whole.train_round(0)
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    for server in (whole, resumed):
-        server.train_round(1)
-        server.evaluate()
-    assert resumed.describe() == whole.describe()
+    whole = check_resumed(build, 1, 2, **sections)
     party = links_of(whole)[0].party
     assert party.macs < party.unpruned_macs
     answering = build_finished_party(party.name, party.data, party.state_dict(), party.config, party.runtime)

@@ -231,29 +231,10 @@ def test_training_with_missing_rows_equals_the_joint_masked_model_with_placehold
     assert joint.placeholder.detach().abs().min() > 0
 
 
-PRUNED = {"lightweighting": {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": True}}
-
-
 def run(built: tuple[HeadServer, list[FeatureParty]], rounds: int, start: int = 0) -> HeadServer:
     for round_index in range(start, rounds):
         built[0].train_round(round_index)
     return built[0]
-
-
-@pytest.mark.release
-def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_gaps):
-    def settings(head_sync: str):
-        training = {"local_iterations": 2, "head_sync": head_sync, "party_dropout": 0.3}
-        return {"training": {**training, "rounds": 4}, **PRUNED}
-
-    replayed = run(build_gaps(**settings("replay")), 3)
-    assert {report.head_drift for report in replayed.reports.last.values()} == {0.0}
-    half = run(build_gaps(**settings("broadcast")), 2)
-    resumed = build_gaps(**settings("broadcast"))
-    resumed[0].load_state_dict(copy.deepcopy(half.state_dict()))
-    summary = run(resumed, 3, start=2).summary()
-    assert summary["model_digest"] == replayed.summary()["model_digest"]
-    assert resumed[0].evaluate() == replayed.evaluate()
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])

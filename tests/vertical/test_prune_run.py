@@ -12,8 +12,7 @@ import torch
 import yaml
 from predicted import predict_in_process
 from refusals import refused, refuses
-from rich.console import Console
-from tiny_training import TINY, content_of, rows_of, summary_of
+from tiny_training import TINY, content_of, rows_of, summary_of, train_run
 from torch import nn
 
 import vfl
@@ -25,13 +24,12 @@ from vfl.core.batch_statistics import estimate_statistics
 from vfl.predict.trained_run import load_run_with_data, open_federation
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, TrainingLoop
-from vfl.runs.run import run_experiment
 
 SECTIONS: dict[str, Any] = TINY | {"lightweighting": {}, "training": TINY["training"] | {"rounds": 2}}
 
 
 def train(folder: Path, sections: dict[str, Any]) -> Path:
-    run_experiment(parse_config(sections), folder, resume=False, console=Console(quiet=True))
+    train_run(sections, folder)
     return folder
 
 
@@ -132,13 +130,9 @@ def test_a_run_stopped_with_smaller_images_is_refused(tmp_path: Path):
             loop.request_stop("it is good enough")
 
     config, old = parse_config(SECTIONS | {"lightweighting": {"resolution": {0: 0.5, 1: 1.0}}}), tmp_path / "old"
-    run_experiment(config, old, resume=False, console=Console(quiet=True), extra_callbacks=[Stop()])
+    train_run(config, old, Stop())
     refuses("old", lambda: vfl.prune(vfl.Run(old), {"alpha": 0.5}), "party_1")
     assert not (tmp_path / "old-pruned").exists()
-
-
-def test_a_folder_that_is_there_is_named_with_the_option(run: Path, tmp_path: Path):
-    refuses("--out", lambda: vfl.prune(vfl.Run(run), {"alpha": 0.5}, run_dir=tmp_path), "exists")
 
 
 def test_rows_after_the_runs_end_are_left_out(run: Path, tmp_path: Path):
@@ -156,7 +150,7 @@ def test_it_trains_on(tmp_path: Path, labels: str):
     old = train(tmp_path / "old", SECTIONS | {"training": SECTIONS["training"] | more})
     new = vfl.prune(vfl.Run(old), {"alpha": 0.5}, run_dir=tmp_path / "new")
     longer = new.config.model_copy(update={"training": new.config.training.model_copy(update={"rounds": 3})})
-    run_experiment(longer, new.folder, resume=True, console=Console(quiet=True))
+    train_run(longer, new.folder, resume=True)
     row = rows_of(new.folder)[-1]
     assert row["round"] == 2
     assert row["macs_per_sample/party_1"] == new.summary["parties"]["party_1"]["macs_per_sample"]

@@ -12,8 +12,8 @@ import torch
 from conftest import small_config
 from pydantic import ValidationError
 from refusals import refuses
-from rich.console import Console
 from shorthand import at_every_run
+from tiny_training import train_run
 from torch import Tensor, nn
 
 from vfl.config import ConfigError
@@ -21,12 +21,10 @@ from vfl.core.build import GivenModules
 from vfl.core.column_paths import ColumnPaths, signed_ranks
 from vfl.core.joint_model import JointModel
 from vfl.core.local import InProcess, build_in_process
-from vfl.core.tasks import Classification, Regression
 from vfl.messages.control import Completeness, Explained, ReasonsOffer
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.predict.predict import predict
-from vfl.predict.reasons import EXACT_OWNERS, Reasons, ReasonsWanted, explain, owner_values, read_told, score_of
-from vfl.runs.run import run_experiment
+from vfl.predict.reasons import EXACT_OWNERS, Reasons, ReasonsWanted, explain, owner_values, read_told
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
@@ -336,16 +334,6 @@ def test_a_category_moves_by_its_vector_and_a_column_that_is_ignored_keeps_nothi
     assert moved[1, 3] != 0
 
 
-def test_log_odds_of_every_class_and_values_of_members():
-    outputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double()
-    probability = outputs.softmax(dim=1)
-    for place in range(3):
-        of_B = torch.full((5,), place)
-        expected = torch.logit(probability[:, place])
-        torch.testing.assert_close(score_of(Classification(3), outputs, of_B), expected)
-    torch.testing.assert_close(score_of(Regression(5.0, 2.0), outputs[:, :1], torch.zeros(5)), outputs[:, 0] * 2 + 5)
-
-
 @pytest.fixture(scope="module")
 def decisive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on rows of which one column of the shop decides."""
@@ -353,7 +341,7 @@ def decisive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = write(folder, rows=400)
     decide(tables)
     config = small_config(**sections(tables, rounds=25))
-    run_experiment(config, folder / "run", resume=False, console=Console(quiet=True))
+    train_run(config, folder / "run")
     return folder / "run"
 
 
@@ -375,13 +363,6 @@ def test_a_decisive_column_comes_first(decisive: Path, tmp_path: Path):
     assert found.lowered(row, 4)[0] == "shop.spent"
     order = torch.tensor([3, 1])
     assert torch.equal(found.take(order).moved_NK, found.moved_NK[order])
-
-
-def test_reasons_change_no_prediction(decisive: Path):
-    run = Run(decisive)
-    before = run.predict()
-    run.explain()
-    assert np.array_equal(run.predict(), before)
 
 
 def test_predicting_with_reasons_computes_scores_once_and_has_their_bits(tmp_path: Path, monkeypatch):

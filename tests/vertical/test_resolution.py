@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import refused, refuses
-from shorthand import parties_of, reference_of, release
+from refusals import refused
+from shorthand import TWO, assert_models, digest, parties_of, reference_of, release, train_rounds
 from tiny_training import TINY
 from torch import Tensor, nn
 
@@ -20,8 +20,6 @@ from vfl.models.convolution import vgg11, vgg16
 from vfl.models.features import Features, ModelSpec
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds
 
-TWO = {"partition": {"rows": 1, "columns": 2}}
-"""Two parties, with images of 32 x 16 pixels."""
 HALF_FIRST = {"resolution": {0: 0.5, 2: 1.0}}
 PLAIN = {
     "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
@@ -72,7 +70,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
     data = TWO | {"augmentation": {"shift": shift}}
     server: HeadServer = build(models=PLAIN, data=data, training=training, lightweighting=HALF_FIRST)
     parties = parties_of(server)
-    naive = reference_of(server, "server")
+    naive = reference_of(server)
     for round_index in range(3):
         server.train_round(round_index)
         for exchange, rows in enumerate(batch_rows(3, round_index, 3, 48, 16)):
@@ -85,9 +83,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
                     assert every is not None
                     naive.features[number] = shifted(naive.features[number], every)
             naive.exchange(rows)
-    for party, model in zip(parties, naive.models, strict=True):
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(party.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    assert_models(server, naive.models, naive.head, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
@@ -124,8 +120,7 @@ def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str)
 def test_a_plan_tells_what_smaller_images_save(build):
     fresh: HeadServer = build(models=PLAIN, lightweighting=HALF_FIRST)
     *_, total = plan_tables(fresh, parties_of(fresh))
-    for round_index in range(4):
-        fresh.train_round(round_index)
+    train_rounds(fresh, 4)
     planned, saved = str([*total.columns[2].cells][-1]), fresh.summary()["savings"]["compute"]
     assert float(planned.rstrip("%")) / 100 == pytest.approx(saved, abs=0.005)
     assert saved > 0.3
@@ -156,73 +151,16 @@ def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
     assert party.test is party.data.test
 
 
-@pytest.mark.parametrize(("done", "staleness"), [(1, 1), release(2, 0), release(3, 1)])
-def test_a_resumed_run_is_the_uninterrupted_one(build, done: int, staleness: int):
-    sections = {
-        "data": TWO | {"augmentation": {"shift": 1}},
-        "training": {"staleness": staleness, "local_iterations": 2},
-        "lightweighting": HALF_FIRST | {"alpha": {1: 0.3, 3: 0.5}, "beta": 0.3},
-    }
-    whole, resumed = build(**sections), build(**sections)
-    for round_index in range(done):
-        whole.train_round(round_index)
-        whole.evaluate()
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    for server in (whole, resumed):
-        rows: dict[str, float] = {}
-        for round_index in range(done, 4):
-            rows = server.train_round(round_index) | server.evaluate()
-        server.last = {tag: value for tag, value in rows.items() if not tag.startswith("train_time_s")}
-    assert whole.last == resumed.last
-    summaries = whole.summary(), resumed.summary()
-    for summary in summaries:
-        for party in summary["parties"].values():
-            del party["train_time_s"]
-    assert summaries[0] == summaries[1]
-
-
 def test_whole_images_have_the_bits_and_bytes_of_none(build):
     servers = [build(lightweighting=each) for each in ({}, {"resolution": 1.0}, {"resolution": {"party_1": {0: 1}}})]
     rows = [server.train_round(0) for server in servers]
-    digests = {server.summary()["model_digest"] for server in servers}
+    digests = set(map(digest, servers))
     assert len(digests) == 1
     assert len({row["downlink_bytes/party_1"] for row in rows}) == 1
     assert not any(tag.startswith("resolution/") for row in rows[:2] for tag in row)
     other = build(lightweighting={"resolution": {0: 0.5, 1: 1.0}})
     other.train_round(0)
-    assert other.summary()["model_digest"] not in digests
-
-
-@pytest.mark.parametrize(
-    ("sections", "line"),
-    [
-        ({"lightweighting": {"resolution": 0.5}}, ("lightweighting.resolution", "0.5", "party_1", "1.0")),
-        ({"lightweighting": {"resolution": {0: 0.5, 4: 1.0}}}, ("lightweighting.resolution", "0.5", "party_1", "last")),
-        (
-            {"lightweighting": {"resolution": {"party_2": {0: 1, 1: 0.5}}}},
-            ("lightweighting.resolution", "0.5", "party_2"),
-        ),
-        ({"lightweighting": {"resolution": {0: 0.0, 1: 1}}}, ("lightweighting.resolution", "0.0")),
-        ({"lightweighting": {"resolution": {0: 1.5, 1: 1}}}, ("lightweighting.resolution", "1.5")),
-        ({"lightweighting": {"resolution": {"party_9": 1.0}}}, ("lightweighting.resolution", "'party_9'")),
-        (
-            {"lightweighting": HALF_FIRST | {"controller": "deadline", "seconds_per_exchange": 1}},
-            ("lightweighting.resolution", "lightweighting.controller=fixed"),
-        ),
-        (
-            {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}}},
-            ("lightweighting.resolution", "0.5", "party_1"),
-        ),
-        ({"data": {"dataset": {"kind": "breast_cancer"}}}, ("lightweighting.resolution", "have")),
-        (
-            {"data": {"dataset": {"kind": "breast_cancer"}}, "lightweighting": {"resolution": 0.5}},
-            ("lightweighting.resolution", "have"),
-        ),
-    ],
-)
-def test_what_has_no_smaller_images_is_refused_in_one_line(build, sections, line: tuple[str, ...]):
-    with refused(*line):
-        build(**{"lightweighting": HALF_FIRST} | sections)
+    assert digest(other) not in digests
 
 
 @pytest.mark.parametrize("depth", [vgg11, vgg16])
@@ -253,7 +191,3 @@ def test_a_run_that_is_not_done_with_smaller_images_is_not_used_yet(tmp_path):
         vfl.Run(run).predict()
     vfl.train(file, run_dir=run, resume=True)
     assert len(vfl.Run(run).predict()) == 40
-
-
-def test_patience_could_end_with_smaller_images(build):
-    refuses("training.patience", lambda: build(lightweighting=HALF_FIRST, training={"patience": 2}), "before")

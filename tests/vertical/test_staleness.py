@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refused
-from shorthand import at_every_run, links_of, parties_of, replace_links
+from shorthand import assert_models, at_every_run, links_of, parties_of, reference_of, replace_links
+from tiny_training import timeless
 from torch import Tensor, nn
 
-from vfl.config import parse_config
 from vfl.core.local import LocalLink, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.presence import batch_rows
@@ -66,29 +65,12 @@ class Stale(Reference):
 def test_equals_the_rule_written_down_naively(build, labels: str, staleness: int, iterations: int, beta: float):
     training = {"batch_size": 8, "labels": labels, "local_iterations": iterations, "staleness": staleness}
     models = CNN | {"feature": CNN["feature"] | {"batch_norm": False}}
-    optimizer = {"learning_rate": 0.05, "momentum": 0.9}
-    server: HeadServer = build(
-        models=models, training=training | {"optimizer": optimizer}, lightweighting={"beta": beta}
-    )
-    parties = parties_of(server)
-    naive = Stale(
-        [copy.deepcopy(party.model) for party in parties],
-        copy.deepcopy(server.trainer.head),
-        [party.train.features for party in parties],
-        server.exchanges.labels_N,
-        iterations=iterations,
-        beta=beta,
-        labels="shared" if labels == "shared" else "server",
-        learning_rate=0.05,
-        momentum=0.9,
-    )
+    server: HeadServer = build(models=models, training=training, lightweighting={"beta": beta})
+    naive = reference_of(server, Stale, beta=beta)
     for round_index in range(2):
         server.train_round(round_index)
         naive.round(batch_rows(3, round_index, 6, 48, 8), staleness)
-    pairs = [(party.model, model) for party, model in zip(parties, naive.models, strict=True)]
-    for ours, theirs in [*pairs, (server.trainer.head, naive.head)]:
-        for name, value in theirs.state_dict().items():
-            torch.testing.assert_close(ours.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+    assert_models(server, naive.models, naive.head, rtol=2e-5, atol=1e-6)
 
 
 class LateLink(LocalLink):
@@ -168,17 +150,10 @@ def test_late_answers_and_a_resume_change_no_bit_and_no_more_is_under_way_than_w
         assert not link.waiting
         assert not link.pending
     assert {report.head_drift for report in prompt.reports.last.values()} <= {0.0, None}
-    ours, theirs, again = prompt.summary(), late.summary(), resumed.summary()
-    for summary in (ours, theirs, again):
-        for party in summary["parties"].values():
-            del party["train_time_s"]
+    ours, theirs, again = (timeless(server.summary()) for server in (prompt, late, resumed))
     assert ours == theirs == again
     for mine, others in rounds:
-        assert without_seconds(mine) == without_seconds(others)
-
-
-def without_seconds(metrics: dict[str, float]) -> dict[str, float]:
-    return {tag: value for tag, value in metrics.items() if not tag.startswith("train_time_s")}
+        assert timeless(mine) == timeless(others)
 
 
 @given(st.integers(1, 9), st.integers(0, 2))
@@ -190,12 +165,3 @@ def test_every_exchange_is_embedded_once_and_updated_once_s_exchanges_later(step
     assert [order.brings for order in orders if order.brings is not None] == [*range(steps)]
     assert [order.brings for order in orders[: staleness + 1]] == [None] * (staleness + 1)
     assert [order.kind for order in orders[steps:]] == [Kind.UPDATE] * staleness + [Kind.END_ROUND]
-
-
-def test_a_round_must_have_more_exchanges_than_parties_are_ahead(build):
-    text = "training.staleness: 2 needs longer rounds than 2 exchanges; lower it or raise"
-    with pytest.raises(ValueError, match=text):
-        build(training={"staleness": 2, "batch_size": 24})
-    for wrong in (3, True, "one"):
-        with refused("training.staleness"):
-            parse_config({"name": "x", "training": {"staleness": wrong}})

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from shorthand import parties_of
+from shorthand import assert_models, check_resumed, parties_of, train_rounds
 
 from scripts.lab.plain_training import JointTrainer
 from vfl.config import parse_config
@@ -85,10 +85,7 @@ def test_split_training_equals_joint_training(tmp_path, task, optimizer, class_w
         server.train_round(round_index)
         for rows_B in batch_rows(config.seed, round_index, 2, 64, 32):
             joint.step(features, server.exchanges.labels_N, rows_B)
-    trained = [party.model.state_dict() for party in parties]
-    for found, wanted in zip([*trained, server.trainer.head.state_dict()], [*models, head], strict=True):
-        for name, value in wanted.state_dict().items():
-            torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4, msg=name)
+    assert_models(server, models, head, atol=1e-5, rtol=1e-4)
     assert parties[0].model.get_parameter("categories.weight").grad is not None
 
 
@@ -103,8 +100,7 @@ def test_amounts_far_from_zero_keep_their_digits(tmp_path):
         (tmp_path / "bank.csv").write_text("\n".join([table[0], *lines]))
         config = experiment(tmp_path, "regression", ADAM)
         server = build_in_process(config, start_runtime(config)).server
-        for round_index in range(2):
-            server.train_round(round_index)
+        train_rounds(server, 2)
         found[name] = server.evaluate()
     assert len({*found["near"]} & {"rmse/test", "mae/test", "r2/test"}) == 3
     for tag in ("rmse/test", "mae/test", "r2/test", "loss/test"):
@@ -117,14 +113,5 @@ def test_pruned_and_resumed_with_adam_gives_the_same_bits(tmp_path):
     config = config.model_copy(
         update={"lightweighting": config.lightweighting.model_copy(update={"alpha": {1: 0.3, 3: 0.5}, "beta": 0.4})}
     )
-    runtime = start_runtime(config)
-    whole = build_in_process(config, runtime).server
-    for round_index in range(2):
-        whole.train_round(round_index)
-    state = copy.deepcopy(whole.state_dict())
-    resumed = build_in_process(config, runtime).server
-    resumed.load_state_dict(state)
-    for server, round_index in ((whole, 2), (whole, 3), (resumed, 2), (resumed, 3)):
-        server.train_round(round_index)
-    assert resumed.summary()["model_digest"] == whole.summary()["model_digest"]
-    assert {tag for tag in resumed.evaluate() if tag.endswith("/test")} >= {"auc/test", "ks/test", "accuracy/test"}
+    whole = check_resumed(lambda: build_in_process(config, start_runtime(config)).server, 2, 4)
+    assert {tag for tag in whole.evaluate() if tag.endswith("/test")} >= {"auc/test", "ks/test", "accuracy/test"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from shorthand import links_of, release
+from shorthand import links_of, release, train_rounds
 from torch import Tensor
 
 from vfl.core.feature_models import build_feature_model
@@ -40,8 +40,7 @@ def party_of(server: HeadServer) -> FeatureParty:
 
 
 def train(server: HeadServer) -> None:
-    for round_index in range(ROUNDS):
-        server.train_round(round_index)
+    train_rounds(server, ROUNDS)
 
 
 @pytest.mark.parametrize("staleness", [release(0), 2])

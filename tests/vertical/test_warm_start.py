@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 from predicted import predict_in_process, predict_new_rows
 from refusals import refused, refuses
-from rich.console import Console
 from shorthand import at_every_run
-from tiny_training import content_of, rows_of
+from tiny_training import content_of, rows_of, train_run
 from torch import nn
 from two_tables import ROWS, sections_of, write_tables
 
 import vfl
 from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ExperimentConfig, parse_config
+from vfl.config.files import lay_over
 from vfl.core.local import InProcess, build_in_process
 from vfl.data.source import prepare_samples
 from vfl.data.tables.source import Tables
 from vfl.predict.start_from import start_of
-from vfl.runs.run import RunOutcome, run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
@@ -52,10 +51,6 @@ def of_tables(folder: Path, rows: range, own: dict[str, Any]) -> dict[str, Any]:
     return sections
 
 
-def train(config: ExperimentConfig, run_dir: Path, *, resume: bool = False) -> RunOutcome:
-    return run_experiment(config, run_dir, resume=resume, console=Console(quiet=True))
-
-
 def start(folder: Path, sections: dict[str, Any], run_dir: Path | None = None, **training: Any) -> ExperimentConfig:
     """Settings that begin with the run in ``folder``."""
     return parse_config(sections | {"training": sections["training"] | {"start_from": folder} | training})
@@ -68,7 +63,7 @@ def built(config: ExperimentConfig, run_dir: Path) -> InProcess:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    train(parse_config(of_tables(folder / "old", range(ROWS), {})), folder / "run")
+    train_run(of_tables(folder / "old", range(ROWS), {}), folder / "run")
     return folder / "run"
 
 
@@ -76,7 +71,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, kind: str):
     """The rows are others, with other means, and have no gap and no rare category of the run's rows."""
     old = tmp_path / "run"
-    train(parse_config(of_tables(tmp_path / "old", range(ROWS), OWN[kind])), old)
+    train_run(of_tables(tmp_path / "old", range(ROWS), OWN[kind]), old)
     before = content_of(old)
     other = OWN[kind] | {"lightweighting": {}}
     if kind == "placeholders":
@@ -95,7 +90,7 @@ def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, 
     }
     for number in range(2):
         begun.server.train_round(number)
-    trained = train(config, tmp_path / "next").summary
+    trained = train_run(config, tmp_path / "next")
     assert trained["model_digest"] == begun.server.summary()["model_digest"]
     assert content_of(old) == before, "the run stays as it was"
     assert {row.get("head_drift/shop", 0.0) for row in rows_of(tmp_path / "next")} == {0.0}
@@ -104,7 +99,7 @@ def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, 
 
 
 def test_images_start_as_tables_do(tmp_path: Path, configure):
-    train(configure(training={"rounds": 2, "batch_size": 16}), tmp_path / "run")
+    train_run(configure(training={"rounds": 2, "batch_size": 16}), tmp_path / "run")
     config = configure(training={"rounds": 1, "batch_size": 16, "start_from": tmp_path / "run"})
     begun = built(config, tmp_path / "next")
     assert begun.joint.predictions().tolist() == vfl.Run(tmp_path / "run").predict().tolist()
@@ -114,12 +109,12 @@ def test_images_start_as_tables_do(tmp_path: Path, configure):
 def test_resumed_it_equals_the_uninterrupted_one_without_the_run_it_began_with(tmp_path: Path, kind: str):
     old = tmp_path / "run"
     sections = of_tables(tmp_path / "old", range(ROWS), OWN[kind])
-    train(parse_config(sections), old)
+    train_run(sections, old)
     more = of_tables(tmp_path / "more", range(200, 200 + ROWS), OWN[kind])
-    whole = train(start(old, more, rounds=3), tmp_path / "whole").summary
-    train(start(old, more, rounds=1), tmp_path / "parts")
+    whole = train_run(start(old, more, rounds=3), tmp_path / "whole")
+    train_run(start(old, more, rounds=1), tmp_path / "parts")
     shutil.rmtree(old)
-    parts = train(start(old, more, rounds=3), tmp_path / "parts", resume=True).summary
+    parts = train_run(start(old, more, rounds=3), tmp_path / "parts", resume=True)
     keys = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "train_macs", "evaluation_macs")
     assert {key: parts[key] for key in keys} == {key: whole[key] for key in keys}
     assert len(vfl.Run(tmp_path / "parts").predict()) == 16, "its own test rows, by the columns that were kept"
@@ -136,7 +131,7 @@ def test_rows_may_lack_a_class_and_a_column_may_be_empty_but_no_class_is_new(tmp
         bank.write_text("\n".join([heading, *named]))
         return sections
 
-    train(parse_config(of("old", range(ROWS), labels)), old)
+    train_run(of("old", range(ROWS), labels), old)
     more = of("more", range(200, 240), ["c", "b"])
     shop = tmp_path / "more/shop.csv"
     shop.write_text(
@@ -160,46 +155,23 @@ def test_a_head_gains_the_placeholders_that_its_new_rows_need(trained: Path, tmp
     assert weights["output.weight"].equal(kept["output.weight"])
 
 
-def changed(sections: dict[str, Any], name: str, **own: Any) -> dict[str, Any]:
-    return sections | {name: sections[name] | own}
-
-
-REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "no run": (lambda s, f: start(f / "more", s), ("training.start_from", "holds")),
-    "unfinished": (
-        lambda s, f: (f / "run/summary.json").unlink() or start(f / "run", s),
-        ("training.start_from", "finished"),
-    ),
-    "width": (
-        lambda s, f: start(f / "run", changed(s, "models", feature=s["models"]["feature"] | {"width": 0.2})),
-        ("training.start_from", "models.parties.bank.width", "0.1", "0.2"),
-    ),
-    "head": (
-        lambda s, f: start(f / "run", changed(s, "models", head={"hidden": [8]})),
-        ("training.start_from", "models.head.hidden", "16"),
-    ),
-    "task": (lambda s, f: start(f / "run", s | {"task": "regression"}), ("training.start_from", "regr")),
-    "labels": (lambda s, f: start(f / "run", s, labels="shared"), ("training.start_from", "training.labels")),
-    "owners": (
-        lambda s, f: start(
-            f / "run",
-            changed(s, "data", tables={{"shop": "mall"}.get(n, n): t for n, t in s["data"]["tables"].items()}),
-        ),
-        ("training.start_from", "mall"),
-    ),
-    "kind": (
-        lambda s, f: (
-            s["data"]["tables"]["bank"].update(features={"age": "category", "job": "category"}) or start(f / "run", s)
-        ),
-        ("training.start_from", "bank.csv", "'age'"),
-    ),
+OTHER_SETTINGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "width": ({"models.feature.width": 0.2}, ("models.parties.bank.width", "0.1", "0.2")),
+    "head": ({"models.head.hidden": [8]}, ("models.head.hidden", "16")),
+    "task": ({"task": "regression"}, ("regr",)),
+    "labels": ({"training.labels": "shared"}, ("training.labels",)),
+    "kind": ({"data.tables.bank.features": {"age": "category", "job": "category"}}, ("bank.csv", "'age'")),
+}
+OTHER_FILES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "no run": (lambda f: shutil.rmtree(f / "run"), ("holds",)),
+    "unfinished": (lambda f: (f / "run/summary.json").unlink(), ("finished",)),
     "further column": (
-        lambda s, f: _write(f / "more/shop.csv", lambda line, place: f"{line},{place or 'tax'}") or start(f / "run", s),
-        ("training.start_from", "shop.csv", "'tax'"),
+        lambda f: _write(f / "more/shop.csv", lambda line, place: f"{line},{place or 'tax'}"),
+        ("shop.csv", "'tax'"),
     ),
     "column less": (
-        lambda s, f: _write(f / "more/shop.csv", lambda line, place: line.rpartition(",")[0]) or start(f / "run", s),
-        ("training.start_from", "shop.csv", "'visits'"),
+        lambda f: _write(f / "more/shop.csv", lambda line, place: line.rpartition(",")[0]),
+        ("shop.csv", "'visits'"),
     ),
 }
 
@@ -208,13 +180,20 @@ def _write(path: Path, change: Any) -> None:
     path.write_text("\n".join(change(line, place) for place, line in enumerate(path.read_text().splitlines())))
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", [*OTHER_SETTINGS, *OTHER_FILES, "owners"])
 def test_what_does_not_fit_is_one_line(trained: Path, tmp_path: Path, kind: str):
     shutil.copytree(trained, tmp_path / "run")
-    change, line = REFUSED[kind]
-    config = change(of_tables(tmp_path / "more", range(200, 240), {}), tmp_path)
-    with refused(*line):
-        train(config, tmp_path / "next")
+    sections = of_tables(tmp_path / "more", range(200, 240), {})
+    settings, line = OTHER_SETTINGS.get(kind, ({}, ("mall",)))
+    if kind == "owners":
+        tables = sections["data"]["tables"]
+        sections["data"]["tables"] = {"bank": tables["bank"], "mall": tables["shop"]}
+    if kind in OTHER_FILES:
+        change, line = OTHER_FILES[kind]
+        change(tmp_path)
+    config = start(tmp_path / "run", lay_over(sections, settings))
+    with refused("training.start_from", *line):
+        train_run(config, tmp_path / "next")
     assert not (tmp_path / "next").exists()
 
 
@@ -227,7 +206,7 @@ def test_a_feature_of_the_run_does_not_become_the_label_or_the_weight(
     sections = of_tables(tmp_path / "more", range(200, 240), {})
     sections["data"]["tables"]["bank"].update(own)
     with refused(*what):
-        train(start(trained, sections), tmp_path / "next")
+        train_run(start(trained, sections), tmp_path / "next")
 
 
 def test_the_label_owner_alone_trains_from_the_seed(trained: Path):
@@ -237,14 +216,14 @@ def test_the_label_owner_alone_trains_from_the_seed(trained: Path):
 
 def test_a_resume_takes_no_other_start_and_asking_commands_none(trained: Path):
     config = start(trained, of_tables(trained.parent / "old", range(ROWS), {}))
-    refuses("--resume", lambda: train(config, trained, resume=True), "training.start_from")
+    refuses("--resume", lambda: train_run(config, trained, resume=True), "training.start_from")
     refuses("training.start_from", lambda: build_in_process(config, start_runtime(config)), "trainings")
 
 
 def test_a_name_is_that_of_a_run_below_runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, "runs/first")
-    train(start(Path("first"), of_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
+    train_run(start(Path("first"), of_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
     assert vfl.Run("runs/second").vertical.training.start_from == tmp_path / "runs/first"
 
 

@@ -108,10 +108,6 @@ def test_image_folder_names_the_classes_that_are_in_one_split_only(folder: Path)
     refuses("data.dataset.root", lambda: load(folder), "ant", "eel")
 
 
-def test_image_folder_needs_a_root():
-    refuses("data.dataset.root", lambda: load(None), "image_folder")
-
-
 @pytest.mark.parametrize("missing", ["everything", "test folder", "classes", "images"])
 def test_image_folder_says_what_it_does_not_find(folder: Path, missing: str):
     (folder / "train/cat/nothing").mkdir()

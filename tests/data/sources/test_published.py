@@ -123,12 +123,6 @@ def test_cifar10_is_unpacked_from_the_archive(cifar_root: Path, tmp_path: Path, 
     assert torch.equal(load("cifar10", root).train.features, load("cifar10", cifar_root).train.features)
 
 
-def test_cifar10_draws_and_resizes(cifar_root: Path):
-    everything, drawn = load("cifar10", cifar_root), load("cifar10", cifar_root, 5, 2)
-    assert torch.equal(drawn.train.features, everything.train.features[drawn.train.ids])
-    assert load("cifar10", cifar_root, 5, 2, image_size=16).train.features.shape == (5, 3, 16, 16)
-
-
 def test_cifar10_is_looked_for_in_the_folder_data_by_default(cifar_root: Path, monkeypatch: pytest.MonkeyPatch):
     cifar_root.rename(cifar_root.parent / "data")
     monkeypatch.chdir(cifar_root.parent)

@@ -64,10 +64,6 @@ def test_every_window_is_one_roles_and_the_end_of_the_role_is_for_the_test(play:
     assert readable(dataset, dataset.test.labels[1, -1:]) == "abcdefg"[(10 * WINDOW) % 7]
 
 
-def test_classes_are_all_characters_of_the_speeches_sorted(play: Path):
-    assert load(play).classes == tuple(sorted("abcdefg\nuvwxyzoh!"))
-
-
 def test_owners_follow_the_drawn_samples(play: Path):
     everything, drawn = load(play), load(play, 6, 2)
     assert everything.owners is not None

@@ -14,7 +14,7 @@ from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
-from vfl.data.tables.cells import Reading, TableError, column_names
+from vfl.data.tables.cells import Reading, column_names
 from vfl.data.tables.columns import Categories, Numbers, read_table
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.proposal import describe_as_found, doubtful_header, propose_features, proposed_yaml
@@ -27,7 +27,6 @@ KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
     ("content", "line"),
     [
         (b"", ("t.csv", "empty")),
-        (b"\n\n", ("t.csv", "empty")),
         (HEAD, ("t.csv", "below")),
         (b"1,2,3\n4,5,6\n", ("t.csv", "'a'", "header")),
         (b"k,a\n1,2\n", ("t.csv", "'b'")),
@@ -37,17 +36,11 @@ KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
         (HEAD + b"1,2,x\n2,3\n", ("t.csv", "row 3")),
         (HEAD + b"1,2,x\nk,a,b\n", ("t.csv", "'a'", "row 3", "repeats")),
         (HEAD + b"1,2,x\n2,inf,y\n", ("t.csv", "'a'", "row 3", "infinite")),
-        (HEAD + b"1,2,x\n2,-1e400,y\n", ("t.csv", "'a'", "row 3", "-inf")),
         (HEAD + b"1,1e31,x\n", ("t.csv", "'a'", "row 2", "1e")),
-        (HEAD + b'1,"1,000",x\n', ("t.csv", "'a'", "row 2", "'1,000'")),
         (HEAD + b"1,2013-01-01,x\n", ("t.csv", "'a'", "row 2", "'2013-01-01'")),
-        (HEAD + b"1,0x10,x\n", ("t.csv", "'a'", "row 2", "'0x10'")),
-        (HEAD + b"1,2,x\n,3,y\n", ("t.csv", "'k'", "row 3", "missing")),
         (HEAD + b"1,2,x\nNA,3,y\n", ("t.csv", "'k'", "row 3")),
         (HEAD + b"1\x1f2,2,x\n", ("t.csv", "'k'", "row 2")),
         (HEAD + b'1,2,"x\n2,3,y\n', ("t.csv", "'b'", "row 2", "quote")),
-        (HEAD + b'"1,2,x\n2,3,y\n', ("t.csv", "cells")),
-        (HEAD + b"1,2,\xff\n", ("t.csv", "'b'", "row 2")),
         (HEAD + b"1,2,x\n2,\xe9,y\n", ("t.csv", "'a'", "row 3")),
         (b"k,a,\xe9\n1,2,3\n", ("t.csv", "row 1")),
         ("k,a,b\n1,2,3\n".encode("utf-16"), ("t.csv", "UTF-16")),
@@ -55,10 +48,7 @@ KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
         (b"PK\x03\x04rest", ("t.csv", "Excel")),
         (b"PAR1rest", ("t.csv", "read")),
         (gzip.compress(HEAD + b"1,2,x\n" * 1000, mtime=0)[:30], ("t.csv", "read")),
-        (b"\x1f\x8bno gzip", ("t.csv", "read")),
         (b'{"k": 1, "a": 2, "b": 3}\n{"k": 2, "a": 2, "b": 3}\n', ("t.csv", "JSON")),
-        (b'[{"k": 1, "a": 2},\n{"k": 2, "a": 2}]', ("t.csv", "JSON")),
-        (b'{\n"k": 1}', ("t.csv", "JSON")),
         (b"7,2.5,red\n8,3,blue\n", ("t.csv", "'a'", "2.5")),
         (b"\x00\x01\x02\xff", ("t.csv", "text")),
     ],
@@ -102,12 +92,6 @@ def test_numbers_of_parquet_are_of_any_size_and_precision_and_nan_is_missing(tmp
     assert (category.names, category.codes.tolist()) == (("0.5", "2"), [0, -1, 1])
     assert other.names == ("1.5e+300", "-1e+19", "7")
     assert [(each.numbers, each.missing) for each in describe_table(path)] == [(3, 0), (2, 1), (3, 0)]
-
-
-def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(TableError, match="cannot be read"):
-            read_table(path, KINDS, [("k",)])
 
 
 def owners(tmp_path, bank_rows, shop_rows, task=None, **changes):
@@ -154,16 +138,8 @@ def changed(rows, column, value):
     ],
 )
 def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, changes, line):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with refused(*line):
-            owners(tmp_path, bank, shop, **changes)
-
-
-def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
-    bank = changed(BANK, 1, lambda index: f"was {BANK[1 + index][2]}")
-    with pytest.warns(UserWarning, match="column 'a' .* label 'y'"):
-        assert len(owners(tmp_path, bank, SHOP).parties) == 2
+    with warnings.catch_warnings(action="ignore"), refused(*line):
+        owners(tmp_path, bank, shop, **changes)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +158,7 @@ def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
 def test_a_feature_that_determines_the_class_is_warned_of(tmp_path, cell, told):
     bank = [("k", "a", "y"), *((row, cell(row, row % 3 != 0), row % 3 != 0) for row in range(40))]
     kind = "number" if isinstance(cell(1, True), int) else "category"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         owners(tmp_path, bank, SHOP, bank={"features": {"a": kind}})
     assert any(re.search("column 'a' .* label 'y'", str(each.message)) for each in caught) == told
 
@@ -228,26 +203,23 @@ def test_a_label_of_nearly_as_many_classes_as_rows_is_warned_of(tmp_path):
         owners(tmp_path, changed(BANK, 2, lambda index: index % 20 / 7), SHOP)
 
 
-@pytest.mark.parametrize(("slips", "told"), [(1, "1 of 120 rows is of class 'maybe'"), (2, "2 .* are"), (3, None)])
-def test_a_class_of_one_or_two_rows_among_many_is_warned_of(tmp_path, slips: int, told: str | None):
-    bank = [("k", "a", "y"), *((row, row % 7, "maybe" if row < slips else row % 2) for row in range(120))]
+@pytest.mark.parametrize(
+    ("slips", "names", "told"),
+    [
+        (1, "maybe", "1 of 120 rows is of class 'maybe'"),
+        (2, "maybe", "2 .* are"),
+        (3, "maybe", None),
+        (9, "c{}", "1 of 120 rows is of class 'c0', and 8 more classes are as rare; "),
+    ],
+)
+def test_classes_of_one_or_two_rows_among_many_are_one_line(tmp_path, slips: int, names: str, told: str | None):
+    bank = [("k", "a", "y"), *((row, row % 7, names.format(row) if row < slips else row % 2) for row in range(120))]
     shop = [("k", "b"), *((row, row * 0.5) for row in range(120))]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert len(owners(tmp_path, bank, shop).labels.classes) == 3
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        assert len(owners(tmp_path, bank, shop).labels.classes) >= 3
     lines = [str(each.message) for each in caught if "if that is a slip" in str(each.message)]
-    assert bool(lines) == (told is not None)
+    assert len(lines) == (told is not None)
     assert all(re.search(f"label column 'y': {told}", line) for line in lines)
-
-
-def test_rare_classes_are_told_in_one_line(tmp_path):
-    bank = [("k", "a", "y"), *((row, row % 7, f"c{row}" if row < 9 else row % 2) for row in range(120))]
-    shop = [("k", "b"), *((row, row * 0.5) for row in range(120))]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        owners(tmp_path, bank, shop)
-    (line,) = [str(each.message) for each in caught if "if that is a slip" in str(each.message)]
-    assert "1 of 120 rows is of class 'c0', and 8 more classes are as rare; " in line
 
 
 def test_a_file_that_is_not_there_is_looked_for_in_the_working_folder(tmp_path, monkeypatch):

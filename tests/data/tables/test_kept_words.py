@@ -1,19 +1,25 @@
-"""Words that usually count as missing and are values of a column: a class None, a continent NA."""
+"""Words that count as missing: those that are values of a column, and those that describe and the reader find."""
 
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from predicted import predict_in_process
 from refusals import refused, refuses
+from tiny_training import train_run
+from two_tables import bank_config
 
-from vfl.config import parse_config
 from vfl.config.tables import ColumnKind
 from vfl.data.source import Split, open_source
 from vfl.data.tables.cells import MISSING, Reading, TableError
 from vfl.data.tables.columns import Categories, read_table
+from vfl.data.tables.fitting import experiment_of
 from vfl.data.tables.labels import read_labels
+from vfl.data.tables.proposal import describe_as_found, proposed_yaml
+from vfl.runs.stored_run import Run
 
 ROWS = 40
 WORDS = MISSING[1:]
@@ -31,9 +37,7 @@ def table_file(folder: Path, kind: str, **columns: list[str]) -> Path:
 
 
 def split(path: Path, **settings: object) -> Split:
-    tables = {"bank": {"file": str(path), "key": "k", "label": "y", **settings}}
-    values = {"dataset": {"kind": "tables"}, "tables": tables}
-    return open_source(parse_config({"name": "x", "data": values})).split()
+    return open_source(bank_config(path, "y", **settings)).split()
 
 
 def some(word: str, other: str = "yes") -> list[str]:
@@ -87,3 +91,70 @@ def test_a_tables_own_word_is_missing_and_names_no_setting(tmp_path: Path):
         table_file(tmp_path, "csv", y=some("gone")), {"y": "category"}, [("k",)], Reading(missing=["gone"])
     )
     refuses("t.csv", lambda: read_labels(table, "y", table.row_numbers - 2), "row 2", "13")
+
+
+BANK_ROWS = 80
+
+
+def write_bank(folder: Path, rows: int, label: bool = True) -> Path:
+    """Write a table in which a word stands for missing incomes, and for a class."""
+    lines = ["k,age,income" + ",late" * label]
+    for row in range(rows):
+        income = "unknown" if row % 4 == 0 else f"{1000 + 7 * row}.5"
+        lines.append(f"k{row},{row % 23},{income}" + f",{['unknown', 'no'][row * 7 % 11 > 5]}" * label)
+    path = folder / f"bank{rows}.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_reader_proposes_what_describe_proposes_and_says_so_in_one_line(tmp_path: Path):
+    path = write_bank(tmp_path, BANK_ROWS)
+    summaries, found = describe_as_found(path, ["late"])
+    source = open_source(bank_config(path))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        split = source.split()
+    told = [str(each.message) for each in caught if "'unknown'" in str(each.message)]
+    assert found.missing == ("unknown",)
+    assert len(told) == 1
+    assert "'income'" in told[0]
+    assert split.labels.classes == ("no", "unknown")  # a word among numbers is still a class
+    kinds = {each.name: each.proposal()[0] for each in summaries}
+    assert source.names("bank")["columns"] == ["age", "income"]
+    assert source.names("bank")["kinds"] == [kinds["age"], kinds["income"]]
+    assert int(split.parties[0].train.features[:, 1].isnan().sum()) > 0
+
+
+def test_a_run_reads_new_rows_with_the_words_that_it_found(tmp_path: Path):
+    path, new = write_bank(tmp_path, BANK_ROWS), write_bank(tmp_path, 40, label=False)
+    with warnings.catch_warnings(action="ignore"):
+        for name, config in (
+            ("found", bank_config(path)),
+            ("given", bank_config(path, not_missing={"late": ["unknown"]}, missing=["unknown"])),
+        ):
+            train_run(config, tmp_path / name)
+    first, second = (
+        predict_in_process(Run(tmp_path / name), None, (), "refuse", {"bank": new}) for name in ("found", "given")
+    )
+    assert first.probabilities_NC.tolist() == second.probabilities_NC.tolist()
+
+
+def test_a_column_that_is_left_out_names_the_cells_that_spoil_it(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("k,income\n" + "\n".join(f"k{row},{'about 5' if row % 9 == 3 else row * 1.5}" for row in range(60)))
+    (_, income), _ = describe_as_found(path)
+    assert income.proposal()[0] == "ignore"
+    assert "'about 5' in row 5" in income.proposal()[1]
+
+
+def test_compare_takes_what_describe_wrote_with_its_label_and_key(tmp_path: Path):
+    bank = write_bank(tmp_path, BANK_ROWS)
+    shop = tmp_path / "shop.csv"
+    shop.write_text("k,spent\n" + "\n".join(f"k{row},{row * 5 % 17}" for row in range(BANK_ROWS)))
+    summaries, marks = describe_as_found(bank, ["late"])
+    (tmp_path / "bank.yaml").write_text(proposed_yaml(bank, summaries, tmp_path, "late", marks))
+    found = experiment_of({"bank": tmp_path / "bank.yaml", "shop": shop}, None, {}, []).data.tables
+    assert (found["bank"].key, found["bank"].label, found["bank"].missing) == (("k",), "late", ("unknown",))
+    assert found["bank"].features == {each.name: each.proposal()[0] for each in summaries if each.name != "late"}
+    assert found["bank"].file == bank
+    assert found["shop"].key == ("k",)
+    refuses("--label", lambda: experiment_of({"bank": bank, "shop": shop}, None, {}, []), "missing")

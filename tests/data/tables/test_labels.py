@@ -8,9 +8,10 @@ import pytest
 from made_runs import vertical_rows, vertical_summary, write_run
 from refusals import refused
 from shorthand import release
+from two_tables import bank_config
 
 import vfl
-from vfl.config import ConfigError, parse_config
+from vfl.config import ConfigError
 from vfl.data.source import LabelData, open_source
 from vfl.predict.mode import summary_table
 from vfl.reports.runs import load_subject
@@ -23,9 +24,8 @@ def labels(folder: Path, spelt: list[str], **data: object) -> LabelData:
     """Read a label column in which the given cells alternate."""
     rows = [f"{row},{row % 7},{spelt[row % len(spelt)]}" for row in range(ROWS)]
     (folder / "bank.csv").write_text("\n".join(["k,a,y", *rows]))
-    tables = {"bank": {"file": str(folder / "bank.csv"), "key": "k", "label": "y", "features": {"a": "number"}}}
-    values = {"dataset": {"kind": "tables"}, "tables": tables, **data}
-    return open_source(parse_config({"name": "x", "data": values})).split().labels
+    config = bank_config(folder / "bank.csv", "y", data, features={"a": "number"})
+    return open_source(config).split().labels
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,7 @@ def labels(folder: Path, spelt: list[str], **data: object) -> LabelData:
     ],
 )
 def test_classes_are_in_the_order_of_their_numbers_or_names(tmp_path: Path, spelt: list[str], classes: tuple[str, ...]):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         assert labels(tmp_path, spelt).classes == classes
 
 
@@ -71,10 +70,6 @@ def test_the_positive_class_is_the_second(tmp_path: Path, given: str | None, sec
     assert found.classes[1] == second
     names = [[each.classes[code] for code in each.train.values] for each in (found, usual)]
     assert names[0] == names[1]
-
-
-def test_a_number_names_the_positive_class(tmp_path: Path):
-    assert labels(tmp_path, ["0", "1"], positive_class=0).classes == ("1", "0")
 
 
 @pytest.mark.parametrize(

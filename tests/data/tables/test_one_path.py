@@ -1,4 +1,4 @@
-"""What `lvfl describe` writes is what compare, train, predict and Python use; one column's kind can be changed."""
+"""What describe writes is what every command uses; reading settings opens no file of data."""
 
 import sys
 import warnings
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 from predicted import predict_in_process
-from refusals import refused
+from refusals import refused, refuses
 from two_tables import write_tables
 
 import vfl
-from vfl.config import ExperimentConfig
+from vfl.config import ExperimentConfig, load_config
 from vfl.config.files import lay_over, parse_config
+from vfl.data.experiments import decide_parties, load_user_config
 from vfl.data.source import open_source
 from vfl.data.tables.fitting import experiment_of
 from vfl.runs.stored_run import Run
@@ -104,8 +105,7 @@ def experiment(folder: Path, overrides: Mapping[str, object], **features: object
 
 def kinds_of(config: ExperimentConfig) -> dict[str, str]:
     source = open_source(config)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         source.split()
     return dict(zip(source.names("bank")["columns"], source.names("bank")["kinds"], strict=True))
 
@@ -145,3 +145,34 @@ def test_the_label_is_taken_from_whoever_has_it(described: Path):
     assert (config.parties, config.data.tables["bank"].label) == (("shop", "bank"), "late")
     with refused("--label", "missing"):
         experiment_of({"shop": described / "shop.yaml", "bank": described / "bank.csv"}, None, {}, SMALL)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    tables = {"clerk": {"key": "k", "label": "late"}, "bank": {"key": "k"}}
+    for owner, file in {"clerk": "gone.csv", "bank": "away.parquet"}.items():
+        tables[owner]["file"] = str(tmp_path / file)
+    values = {"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}}
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def test_settings_of_tables_that_are_not_there_are_read(settings: Path):
+    config = load_config(settings)
+    assert config.parties == ("clerk", "bank")
+    assert decide_parties(config) == config
+    refuses("gone.csv", lambda: open_source(config).split(), "moved")
+
+
+def test_only_the_header_of_the_label_owners_table_decides_who_the_parties_are(settings: Path, tmp_path: Path):
+    (tmp_path / "gone.csv").write_text("k,late\n1,yes\n")
+    assert load_config(settings).parties == ("clerk", "bank")
+    config = load_user_config(settings)
+    assert (config.parties, config.owners) == (("bank",), ("clerk", "bank"))
+    assert config.data.tables["clerk"].features == {}
+    assert config.model_fields_set == load_config(settings).model_fields_set
+    with refused("lightweighting.alpha", "'clerk'"):
+        load_user_config(settings, ["lightweighting.alpha={clerk: 0.5}"])
+    (tmp_path / "gone.csv").write_text("k,late,age\n1,yes,30\n")
+    assert load_user_config(settings).parties == ("clerk", "bank")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from predicted import predict_new_rows
 from rich.console import Console
+from tiny_training import train_run
 from two_tables import sections_of, write_tables
 
 from vfl.config import parse_config
@@ -24,7 +25,6 @@ from vfl.parties.network.party.party_process import _wanted
 from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
 from vfl.parties.serving.served_drift import ServedDrift
 from vfl.predict.trained_run import load_run_with_data
-from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
 CELLS = pytest.mark.parametrize("cell", ["1e8", "-1e8", "1e30"])
@@ -48,7 +48,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
     folder = tmp_path_factory.mktemp("far")
-    run_experiment(parse_config(settings(folder)), folder / "run", resume=False, console=Console(quiet=True))
+    train_run(settings(folder), folder / "run")
     return load_run_with_data(Run(folder / "run"))
 
 
@@ -129,12 +129,12 @@ def test_an_owner_s_own_process_names_the_key_of_a_predicted_row(matched: bool, 
 def test_a_test_row_ends_no_training(cell: str, tmp_path: Path):
     tables = write_tables(tmp_path, range(80), labelled=True)
     config = parse_config(settings(tmp_path))
-    run_experiment(config, tmp_path / "plain", resume=False, console=Console(quiet=True))
+    train_run(config, tmp_path / "plain")
     key = open_source(config).split().labels.test.keys[-1][0]
     spoilt(tables["shop"], cell, key)
     told = re.escape(f"test rows: shop: key {key}, column 'spent': {float(cell):g} is over 10000 standard")
     with pytest.warns(UserWarning, match=told):
-        run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+        train_run(config, tmp_path / "run")
     before, found = (Run(tmp_path / name).summary for name in ("plain", "run"))
     assert found["model_digest"] == before["model_digest"]
 

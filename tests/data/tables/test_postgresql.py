@@ -99,8 +99,7 @@ def predicting(folder: Path, database: str) -> int:
 
 
 def test_scores_are_written_once_and_whole(server: Server, folder: Path, capsys: pytest.CaptureFixture[str]):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         (folder / "bank.yaml").write_text(
             f"{{query: SELECT * FROM bank, database: {server.database!r}, key: k, label: late}}"
         )

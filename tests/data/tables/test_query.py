@@ -54,8 +54,7 @@ def test_a_database_is_opened_by_the_name_that_its_file_has(bank: Path):
 
 def test_all_readings_of_one_experiment_see_one_answer(bank: Path):
     source = open_source(config_of(bank, **asked(bank)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         source.names("bank")  # types are proposed
         with sqlite3.connect(bank / "bank.db") as connection:
             connection.execute("DELETE FROM bank WHERE k > 50")
@@ -133,8 +132,7 @@ def test_owners_yaml_with_a_query_trains_and_predicts(bank: Path):
     own = {"query": QUERY, "database": "sqlite:bank.db", "key": "k", "label": "late"}
     (bank / "bank.yaml").write_text(yaml.safe_dump(own))
     tables = {"bank": bank / "bank.yaml", "shop": bank / "shop.csv"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         run = vfl.train(tables, {"training.rounds": 1, "threads": 1}, run_dir=bank / "run")
         by_query = run.predict({"bank": bank / "bank.yaml", "shop": bank / "shop.csv"})
         by_file = run.predict({"bank": bank / "bank.parquet", "shop": bank / "shop.csv"})

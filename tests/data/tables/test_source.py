@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from predicted import predict_in_process, predict_new_rows
 from refusals import refused, refuses
-from rich.console import Console
+from shorthand import train_rounds
+from tiny_training import train_run
+from two_tables import bank_config
 
 from vfl.config import parse_config
 from vfl.config.tables import TableConfig
@@ -24,7 +26,6 @@ from vfl.data.tables.new_rows import read_new_rows, tables_of
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
 from vfl.predict.open_run import take_samples
-from vfl.runs.run import run_experiment
 from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
@@ -105,8 +106,7 @@ def test_shuffled_copies_and_other_formats_train_the_same_bits(tmp_path):
             table = pa.table({"tail": tails, "age": [int(age) for age in ages], "model": models})
             pq.write_table(table, folder / "register.csv")
         server = build_in_process(config, start_runtime(config)).server
-        for round_index in range(2):
-            server.train_round(round_index)
+        train_rounds(server, 2)
         digests.add(server.summary()["model_digest"])
     assert len(digests) == 1
 
@@ -232,14 +232,14 @@ def check_predictions_of_the_test(folder):
 @pytest.mark.parametrize("cell", ["storm", "inf"])
 def test_a_bad_table_leaves_no_run_and_no_half_written_prediction(tmp_path, cell):
     config = experiment(tmp_path, evaluation={"threshold": 0.3})
-    run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    train_run(config, tmp_path / "run")
     check_predictions_of_the_test(tmp_path)
     weather, bad = tmp_path / "weather.csv", tmp_path / "bad.csv"
     good = weather.read_text()
     for path in (weather, bad):
         path.write_text(good + f"\nh99,{cell},1")
     with refused("weather.csv", "'clock'", "row 32"):
-        run_experiment(config, tmp_path / "other", resume=False, console=Console(quiet=True))
+        train_run(config, tmp_path / "other")
     assert not (tmp_path / "other").exists()
     weather.write_text(good)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties} | {"weather": bad}
@@ -320,16 +320,11 @@ def test_the_columns_of_a_run_are_judged_once(tmp_path):
     """Its training names the columns that it leaves out or finds constant; what is asked of it later does not."""
     rows = [(f"k{row}", row % 9, 1, f"2020-01-{row % 28 + 1:02}", row % 2) for row in range(40)]
     write(tmp_path / "bank.csv", ("k", "a", "same", "day", "y"), rows)
-    tables = {"bank": {"file": str(tmp_path / "bank.csv"), "key": "k", "label": "y"}}
-    values = {"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}}
-    values |= {"training": {"rounds": 1, "batch_size": 16, "labels": "server"}}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run_experiment(parse_config(values), tmp_path / "run", resume=False, console=Console(quiet=True))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        train_run(bank_config(tmp_path / "bank.csv", "y"), tmp_path / "run")
     assert {name for name in ("same", "day") if any(repr(name) in str(each.message) for each in caught)} == {
         "same",
         "day",
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         predict_in_process(Run(tmp_path / "run"), None, (), "refuse")

@@ -18,9 +18,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from predicted import predict_in_process
-from rich.console import Console
+from tiny_training import train_run
+from two_tables import bank_config
 
-from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables import own_columns
 from vfl.data.tables import source as tables_source
@@ -29,7 +29,6 @@ from vfl.data.tables.cells import FrameTable, TablePlace
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.frames import frame_table
 from vfl.data.tables.own_columns import OwnColumns, raw_samples
-from vfl.runs.run import run_experiment
 from vfl.runs.stored_run import Run
 
 TYPES: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
@@ -139,14 +138,7 @@ def as_csv(parquet: Path) -> Path:
 def train(folder: Path, file: Path, **data: object) -> Run:
     """Train on one owner's table."""
     kinds = dict.fromkeys(("flag", "code", "amount"), "category")
-    tables = {"bank": {"file": str(file), "key": "k", "label": "late", "features": kinds}}
-    values = {
-        "name": "spelling",
-        "data": {"dataset": {"kind": "tables"}, "tables": tables, **data},
-        "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 4}},
-        "training": {"rounds": 2, "batch_size": 16, "labels": "server"},
-    }
-    run_experiment(parse_config(values), folder, resume=False, console=Console(quiet=True))
+    train_run(bank_config(file, data=data, features=kinds), folder)
     return Run(folder)
 
 
@@ -164,8 +156,7 @@ def test_rows_of_csv_and_parquet_train_and_predict_to_the_same_bits(tmp_path: Pa
     assert all(other == first for other in others)
     assert len({each.summary["model_digest"] for each in runs}) == 1
     assert [each.summary["positive_class"].lower() for each in runs] == ["false", "false"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # no cell is unknown
+    with warnings.catch_warnings(action="error"):  # no cell is unknown
         probabilities(runs[0], csv)
 
 
@@ -188,6 +179,5 @@ def test_a_run_of_an_earlier_version_knows_categories_as_they_were_written(
 def test_the_positive_class_is_meant_as_yaml_reads_it(tmp_path: Path, classes: tuple[str, str], given: object):
     rows = [f"{row},{row % 7},{classes[row % 2]}" for row in range(40)]
     (tmp_path / "bank.csv").write_text("\n".join(["k,a,y", *rows]))
-    tables = {"bank": {"file": str(tmp_path / "bank.csv"), "key": "k", "label": "y", "features": {"a": "number"}}}
-    data = {"dataset": {"kind": "tables"}, "tables": tables, "positive_class": given}
-    assert open_source(parse_config({"name": "x", "data": data})).split().labels.classes == classes[::-1]
+    config = bank_config(tmp_path / "bank.csv", "y", {"positive_class": given}, features={"a": "number"})
+    assert open_source(config).split().labels.classes == classes[::-1]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 from refusals import refuses
+from two_tables import bank_config
 
-from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.cells import Reading
 from vfl.data.tables.columns import Numbers, read_table
@@ -28,10 +28,8 @@ def write(folder: Path, form: str, name: str = "t.csv") -> Path:
 
 
 def features_of(path: Path, **settings: object):
-    tables = {"bank": {"file": str(path), "key": "k", "label": "late", **settings}}
-    source = open_source(parse_config({"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables}}))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    source = open_source(bank_config(path, **settings))
+    with warnings.catch_warnings(record=True, action="always") as caught:
         split = source.split()
     return split, [str(each.message) for each in caught]
 

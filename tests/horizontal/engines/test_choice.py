@@ -94,46 +94,43 @@ def test_auto_does_not_stack_what_it_cannot():
 @pytest.mark.parametrize(
     ("kind", "precision", "named"),
     [
-        ("char_lstm", "float32", ("horizontal.engine", "LSTM")),
-        ("mlp", "bfloat16", ("horizontal.engine", "precision=float32")),
+        ("char_lstm", "float32", ("LSTM",)),
+        ("mlp", "bfloat16", ("precision=float32",)),
     ],
 )
 def test_batched_on_what_it_cannot_stack_is_one_line(kind, precision, named):
-    with refused(*named):
+    with refused("horizontal.engine", *named):
         build(kind, "batched", precision)
 
 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), ("horizontal.engine", "dropout")),
-        (nn.Sequential(nn.LSTM(3, 3)), ("horizontal.engine", "LSTM")),
-        (Tied(), ("horizontal.engine", "share")),
-        (nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)), ("horizontal.engine", "frozen")),
-        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), ("horizontal.engine", "momentum=None")),
-        (Owner(nn.Dropout(0.5)), ("horizontal.engine", "Dropout")),
-        (Owner(nn.BatchNorm1d(3)), ("horizontal.engine", "buffers")),
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), ("dropout",)),
+        (nn.Sequential(nn.LSTM(3, 3)), ("LSTM",)),
+        (Tied(), ("share",)),
+        (nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)), ("frozen",)),
+        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), ("momentum=None",)),
+        (Owner(nn.Dropout(0.5)), ("Dropout",)),
+        (Owner(nn.BatchNorm1d(3)), ("buffers",)),
     ],
 )
 def test_layers_that_would_compute_something_else_are_refused(module, reason):
-    with refused(*reason):
+    with refused("horizontal.engine", *reason):
         stack_model(FlatModel(module))
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Coded(lambda layer, samples: F.dropout(layer(samples), 0.5)), ("horizontal.engine", "draws")),
-        (lambda: Coded(lambda layer, samples: F.linear(samples, layer.weight)), ("horizontal.engine", "asks")),
-        (
-            lambda: Coded(lambda layer, samples: layer(samples - samples.mean(dim=0))),
-            ("horizontal.engine", "independently"),
-        ),
-        (Pairs, ("horizontal.engine", "asks")),
+        (lambda: Coded(lambda layer, samples: F.dropout(layer(samples), 0.5)), ("draws",)),
+        (lambda: Coded(lambda layer, samples: F.linear(samples, layer.weight)), ("asks",)),
+        (lambda: Coded(lambda layer, samples: layer(samples - samples.mean(dim=0))), ("independently",)),
+        (Pairs, ("asks",)),
     ],
 )
 def test_code_that_cannot_be_stacked_is_found_by_one_pass(make: Callable[[], nn.Module], reason: tuple[str, ...]):
-    with refused(*reason):
+    with refused("horizontal.engine", *reason):
         build_around(make(), "batched")
     assert type(build_around(make(), "auto")) is SequentialEngine
 
