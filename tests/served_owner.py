@@ -11,10 +11,8 @@ from vfl.core.local import InProcess
 from vfl.data.tables.one_row import RowReader
 from vfl.messages.keys import key_bytes
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, FoundRows, far_rows, read_rows
-from vfl.parties.serving.http_rows import http_connections
-from vfl.parties.serving.query_rows import query_connections
-from vfl.parties.serving.served_drift import ServedDrift
+from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift, far_rows, read_rows
+from vfl.parties.serving.row_connections import http_connections, query_connections
 
 NEW = range(1000, 1060)
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,13 +12,13 @@ from typing import NamedTuple, TypeVar
 from urllib.request import getproxies
 
 from vfl.base.errors import one_line
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.drift import DRIFT, SHIFTED
 from vfl.data.source import open_source
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.admission import Terms, check_party
-from vfl.parties.network.party.consent import agree, check_welcome
 from vfl.parties.network.party.dialer import Dialer, as_welcomed, welcomed_by
+from vfl.parties.network.party.order_checks import agree, check_welcome
 from vfl.parties.network.party.party_process import (
     Holding,
     check_brought,
@@ -34,6 +33,7 @@ from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.tls.folders import describe
 from vfl.parties.network.tls.lists import Lists
 from vfl.parties.network.training_terms import agreement, make_hello
+from vfl.parties.network.transport.listening import listening
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Hello
 from vfl.predict.start_from import party_start, server_start
@@ -201,17 +201,11 @@ def _disk(run_dir: Path) -> Check:
 
 
 def _port(address: str) -> Check:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
-            probe.bind(target)
-    except OSError as error:
-        text = f"network.listen: {address} cannot be bound ({error.strerror}); stop what listens there, or name another"
-        return Check("port", text, good=False, may_pass=True)
-    return Check("port", f"network.listen={address} can be bound")
+        with listening("network.listen", address):
+            return Check("port", f"network.listen={address} can be bound")
+    except ConfigError as error:
+        return Check("port", str(error), good=False, may_pass=True)
 
 
 def _clock(file: Path) -> Check:

@@ -9,9 +9,9 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from vfl.base.errors import plain
 from vfl.config import ConfigError
@@ -20,6 +20,9 @@ from vfl.runs.loop import Metrics, Viewer, Watched
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+F = TypeVar("F", "CounterMetricFamily", "GaugeMetricFamily")
 
 SETTING = "network.metrics"
 MOST_CONNECTIONS = 16
@@ -32,6 +35,12 @@ LOOK_S = 0.5
 """Seconds between two looks at who is connected."""
 DIRECTIONS = {"up": "uplink_bytes/", "down": "downlink_bytes/"}
 """Beginning of the tags of training messages' bytes, from a party up to the server and down."""
+
+
+PREFIX = "lvfl_"
+"""Beginning of all metrics' names."""
+EXCHANGED = ("loss", "exchange_s")
+"""Beginnings of the tags of values by samples or by party."""
 
 
 class RoundsDone(NamedTuple):
@@ -124,28 +133,24 @@ class TrainingPage(Viewer):
         yield GaugeMetricFamily("lvfl_rounds_done", "Rounds that are done", now.done)
         if now.ended_s:
             yield GaugeMetricFamily("lvfl_round_end_time_seconds", "Unix time of the last round's end", now.ended_s)
-        loss = GaugeMetricFamily("lvfl_loss", "Latest loss, by samples", labels=["samples"])
-        test = GaugeMetricFamily("lvfl_test", "Latest test result, by metric", labels=["metric"])
-        exchange = GaugeMetricFamily("lvfl_exchange_seconds", "Seconds of an exchange, last round", labels=["party"])
-        for tag, value in now.last.items():
-            name, _, of = tag.partition("/")
-            if name == "loss":
-                loss.add_metric([of], value)
-            elif name == "exchange_s":
-                exchange.add_metric([of], value)
-            elif of == "test":
-                test.add_metric([name], value)
-        sent = CounterMetricFamily("lvfl_bytes", "Bytes of training messages", labels=["party", "direction"])
-        for direction, prefix in DIRECTIONS.items():
-            for tag, total in now.sent.items():
-                if tag.startswith(prefix):
-                    sent.add_metric([tag.removeprefix(prefix), direction], total)
-        awaited = CounterMetricFamily("lvfl_awaited_seconds", "Seconds without a connection", labels=["peer"])
-        connected = GaugeMetricFamily("lvfl_connected", "1 while there is a connection", labels=["peer"])
-        for peer in self.peers:
-            awaited.add_metric([peer], self._awaited_s[peer])
-            connected.add_metric([peer], peer in present)
-        yield from (loss, test, exchange, sent, awaited, connected)
+        last = {tuple(tag.partition("/")[::2]): value for tag, value in now.last.items()}
+        losses = {(of,): value for (name, of), value in last.items() if name == "loss"}
+        seconds = {(of,): value for (name, of), value in last.items() if name == "exchange_s"}
+        tests = {(name,): value for (name, of), value in last.items() if of == "test" and name not in EXCHANGED}
+        sent = {
+            (tag.removeprefix(prefix), direction): total
+            for direction, prefix in DIRECTIONS.items()
+            for tag, total in now.sent.items()
+            if tag.startswith(prefix)
+        }
+        connected = {(peer,): peer in present for peer in self.peers}
+        awaited = {(peer,): self._awaited_s[peer] for peer in self.peers}
+        yield family(GaugeMetricFamily, "loss", "Latest loss, by samples", ["samples"], losses)
+        yield family(GaugeMetricFamily, "test", "Latest test result, by metric", ["metric"], tests)
+        yield family(GaugeMetricFamily, "exchange_seconds", "Seconds of an exchange, last round", ["party"], seconds)
+        yield family(CounterMetricFamily, "bytes", "Bytes of training messages", ["party", "direction"], sent)
+        yield family(CounterMetricFamily, "awaited_seconds", "Seconds without a connection", ["peer"], awaited)
+        yield family(GaugeMetricFamily, "connected", "1 while there is a connection", ["peer"], connected)
 
     async def _serve(self, sockets: Sequence[socket.socket], registry: "CollectorRegistry") -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,6 +173,16 @@ class TrainingPage(Viewer):
         finally:
             for server in servers:
                 server.close()
+
+
+def family(
+    kind: "type[F]", name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> "F":
+    """Return a metric with a value for each combination of labels."""
+    metric = kind(PREFIX + name, text, labels=labels)
+    for of, value in values.items():
+        metric.add_metric(of, value)
+    return metric
 
 
 def _answer(head: bytes, registry: "CollectorRegistry") -> bytes:

@@ -23,8 +23,7 @@ from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import CONTROL
 from vfl.data.tables.one_row import OneRow, RowReader
 from vfl.messages.keys import key_bytes
-from vfl.parties.serving.file_rows import FoundRows
-from vfl.parties.serving.served_drift import LOOKS_S, ServedDrift
+from vfl.parties.serving.file_rows import LOOKS_S, FoundRows, ServedDrift
 
 CONNECTIONS = 8
 """Most connections at once."""

@@ -18,9 +18,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from vfl.base.errors import plain
 from vfl.data.drift import FEWEST, SHIFTED
-from vfl.parties.serving.client_connection import ClientConnection, problem
+from vfl.parties.network.training_page import PREFIX, family
+from vfl.parties.serving.client_connection import ClientConnection, RequestGate, problem
 from vfl.parties.serving.observed_outcomes import PERIOD, Outcomes, Period
-from vfl.parties.serving.request_gate import RequestGate
 from vfl.parties.serving.request_queue import Key, QueueFull, ReasonsAsked
 from vfl.parties.serving.score_answers import (
     Cells,
@@ -36,8 +36,6 @@ from vfl.runs.run_folder import read_secret
 
 MOST_CONNECTIONS = 1024
 """Most connections at a time; further ones are closed."""
-PREFIX = "lvfl_"
-"""Beginning of all metrics' names."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 """Bounds of the latency histogram's bins."""
 
@@ -252,37 +250,27 @@ class _Collected:
 
     def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
         """Return the metrics."""
-        rows = CounterMetricFamily(f"{PREFIX}keys", "Keys by party and outcome", labels=["party", "outcome"])
-        for (party, outcome), count in dict(self.scorer.counters.rows).items():
-            rows.add_metric([party, outcome], count)
-        reasons = CounterMetricFamily(
-            f"{PREFIX}reasons",
-            "Keys explained, by party and what it told of its columns",
-            labels=["party", "disclosed"],
-        )
-        for (party, told), count in dict(self.scorer.counters.reasons).items():
-            reasons.add_metric([party, told], count)
-        ready = GaugeMetricFamily(f"{PREFIX}party_ready", "Whether a party can be asked", labels=["party"])
-        for party, there in self.scorer.ready().items():
-            ready.add_metric([party], there)
+        scorer, counters, task = self.scorer, self.scorer.counters, self.scorer.version.task
         gauges: dict[str, tuple[str, float]] = {
-            "queue_keys": ("Keys that wait", self.scorer.waiting),
-            "cached_embeddings": ("Embeddings that are kept", self.scorer.cached),
+            "queue_keys": ("Keys that wait", scorer.waiting),
+            "cached_embeddings": ("Embeddings that are kept", scorer.cached),
         }
-        if (window := self.scorer.version.drift) is not None:
+        if (window := scorer.version.drift) is not None:
             gauges["drift_rows"] = ("Latest scores that are compared with those of the test samples", len(window))
             if len(window) >= FEWEST:  # with fewer it is large by chance
-                index = window.stability(["score"]).get("score", 0.0)
                 told = f"Their population stability index; above {SHIFTED} they differ"
-                gauges["score_stability_index"] = (told, index)
-        metrics = GaugeMetricFamily(
-            f"{PREFIX}outcome_metric", f"Of the last {PERIOD} known outcomes", labels=["metric"]
-        )
-        if self.scorer.outcomes is not None:
-            known, measured = self.scorer.outcomes.last(self.scorer.version.task)
+                gauges["score_stability_index"] = (told, window.stability(["score"]).get("score", 0.0))
+        known, measured = (0, {}) if scorer.outcomes is None else scorer.outcomes.last(task)
+        if scorer.outcomes is not None:
             gauges["outcomes"] = ("Scores whose outcomes are known", known)
-            for name, value in measured.items():
-                metrics.add_metric([name], value)
-        batches = CounterMetricFamily(f"{PREFIX}batches", "Batches scored", value=self.scorer.counters.batches)
-        shown = (GaugeMetricFamily(PREFIX + name, *each) for name, each in gauges.items())
-        return [rows, reasons, batches, ready, metrics, *shown]
+        told = "Keys explained, by party and what it told of its columns"
+        ready = {(party,): there for party, there in scorer.ready().items()}
+        metrics = {(name,): value for name, value in measured.items()}
+        return [
+            family(CounterMetricFamily, "keys", "Keys by party and outcome", ["party", "outcome"], {**counters.rows}),
+            family(CounterMetricFamily, "reasons", told, ["party", "disclosed"], {**counters.reasons}),
+            CounterMetricFamily(f"{PREFIX}batches", "Batches scored", value=counters.batches),
+            family(GaugeMetricFamily, "party_ready", "Whether a party can be asked", ["party"], ready),
+            family(GaugeMetricFamily, "outcome_metric", f"Of the last {PERIOD} known outcomes", ["metric"], metrics),
+            *(GaugeMetricFamily(PREFIX + name, *each) for name, each in gauges.items()),
+        ]

@@ -29,7 +29,7 @@ from vfl.core.link import read
 from vfl.core.row_by_row import is_light
 from vfl.messages.keys import away_keys, declines, key_bytes, keys_part, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.network.server.connection import PartyConnection, RemoteLink
+from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.observed_outcomes import Outcomes
@@ -157,17 +157,13 @@ class Scorer:
             del self._parties[name]
             if name not in joined:
                 self.log(f"{name} is away")
-        for name, connection in joined.items():
-            if name not in self._parties:
-                self._begin(name, connection)
-
-    def _begin(self, name: str, connection: PartyConnection) -> None:
-        self._session += 1
-        try:
-            link = RemoteLink(connection, self._session)
-            self._parties[name] = Served(link, link.load(self.version.references[name]))
-        except PeerLost as lost:
-            self._lose(name, lost)
+        for name in [each for each in joined if each not in self._parties]:
+            self._session += 1
+            try:
+                link = RemoteLink(joined[name], self._session)
+                self._parties[name] = Served(link, link.load(self.version.references[name]))
+            except PeerLost as lost:
+                self._lose(name, lost)
 
     def _lose(self, name: str, lost: PeerLost) -> None:
         self._parties.pop(name, None)
@@ -232,16 +228,13 @@ class Scorer:
             if (there := {"row", "cached"} & set(outcomes[key].values()))
             and not (refusing and set(outcomes[key].values()) - there)
         ]
-        batch = await self._batch(scored, found) if scored else None
+        compute = partial(self._outputs, scored, found)
+        light = is_light(self.version.macs, len(scored))
+        batch = None if not scored else compute() if light else await asyncio.to_thread(compute)
         values = dict(zip(scored, [] if batch is None else self._values(batch), strict=True))
         if self.outcomes is not None and values:
             self.outcomes.given(self.version.digest, [*values.items()])
         return {key: Score(key, values.get(key), outcomes[key]) for key in keys}, batch
-
-    async def _batch(self, keys: Sequence[Key], found: Mapping[str, KeyRows]) -> ScoredBatch:
-        compute = partial(self._outputs, keys, found)
-        light = is_light(self.version.macs, len(keys))
-        return compute() if light else await asyncio.to_thread(compute)
 
     def _values(self, batch: ScoredBatch) -> list[tuple[float, ...]]:
         predictions_NC = self.version.task.predictions(batch.outputs_NC).cpu()

@@ -37,9 +37,8 @@ from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.party.consent import check_welcome
 from vfl.parties.network.party.dialer import Dialer
-from vfl.parties.network.party.order_checks import Worker
+from vfl.parties.network.party.order_checks import Worker, check_welcome
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import OwnReasons, note_action
 from vfl.parties.network.party.training_session import open_store
@@ -49,10 +48,8 @@ from vfl.parties.network.training_terms import make_hello, serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, FoundRows, far_rows, read_rows
-from vfl.parties.serving.http_rows import http_connections
-from vfl.parties.serving.query_rows import query_connections
-from vfl.parties.serving.served_drift import ServedDrift
+from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift, far_rows, read_rows
+from vfl.parties.serving.row_connections import http_connections, query_connections
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret
 from vfl.runs.stored_run import Run

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from vfl.config.serving import ServingConfig
 from vfl.core.tasks import Classification
-from vfl.parties.serving import client_connection, request_gate
+from vfl.parties.serving import client_connection
 from vfl.parties.serving import http as service
 from vfl.parties.serving.client_connection import MOST_HEAD, ClientConnection
 from vfl.parties.serving.request_queue import QueueFull, Score, Scored
@@ -355,8 +355,8 @@ def test_who_begins_no_request_or_ends_no_head_is_hung_up_on(pieces: list[bytes]
         (in_chunks(b"\r\n" * MOST_HEAD + BODY, size=1 << 20), 413),
         (in_chunks(b" \r\n\r\n" * 100 + b" " * 900_000 + BODY, size=1000), 200),
         (in_chunks(b" " * MOST_HEAD + BODY, size=1000), 200),
-        (request_of(body=b" " * (request_gate.MOST_BODY + 1)), 413),
-        (request_of(body=b" " * (request_gate.MOST_BODY - len(BODY)) + BODY), 200),
+        (request_of(body=b" " * (client_connection.MOST_BODY + 1)), 413),
+        (request_of(body=b" " * (client_connection.MOST_BODY - len(BODY)) + BODY), 200),
     ],
     ids=range(12),
 )
@@ -381,7 +381,7 @@ def test_with_a_token_any_host_is_answered(guarded):
 def gate_of(config: uvicorn.Config) -> Any:
     app: Any = config.app
     layer = app.middleware_stack
-    while not isinstance(layer, request_gate.RequestGate):
+    while not isinstance(layer, client_connection.RequestGate):
         layer = layer.app
     return layer
 
@@ -411,7 +411,7 @@ def test_what_comes_without_the_token_is_not_kept(guarded, field: bytes, kept: b
 
 
 def test_all_bodies_together_are_bounded_and_what_leaves_makes_room(monkeypatch):
-    monkeypatch.setattr(request_gate, "MOST_BODIES", 100_000)
+    monkeypatch.setattr(client_connection, "MOST_BODIES", 100_000)
     config = configuration()
 
     async def ask() -> None:

@@ -10,7 +10,7 @@ from refusals import refused
 from served_owner import KEYS, NEW, check_same, fill, key
 
 from vfl.data.tables.arrow import pq
-from vfl.parties.serving import fetched_rows, query_rows
+from vfl.parties.serving import fetched_rows, row_connections
 from vfl.parties.serving.fetched_rows import CONNECTIONS
 
 pytest.importorskip("adbc_driver_sqlite", reason="needs the extra database")
@@ -132,12 +132,12 @@ def test_a_query_has_one_mark_for_each_column_of_the_key(query: str, marks: int,
 
 def test_marks_become_postgresql_s_but_for_those_in_texts():
     asked = "SELECT '?''?', \"?\", a -- ?\n FROM t /* ? */ WHERE a = ? AND b = ?"
-    assert query_rows._numbered(asked) == asked.replace("a = ?", "a = $1").replace("b = ?", "b = $2")
+    assert row_connections._numbered(asked) == asked.replace("a = ?", "a = $1").replace("b = ?", "b = $2")
 
 
 @pytest.mark.parametrize("database", ["postgresql://u@h/d", "postgresql://u@h/d?sslmode=require&connect_timeout=9"])
 def test_a_silent_server_is_given_up_unless_the_address_says_when(database: str):
-    limited = query_rows._with_limits(database, 0.8)
+    limited = row_connections._with_limits(database, 0.8)
     assert limited.startswith(database)
     assert limited.count("connect_timeout=") == limited.count("?") == limited.count("tcp_user_timeout=") == 1
 

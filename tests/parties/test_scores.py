@@ -13,9 +13,9 @@ from vfl.core.tasks import Classification, Regression
 from vfl.data.drift import Histograms, Window
 from vfl.data.samples import Samples
 from vfl.parties.serving import request_queue
+from vfl.parties.serving.file_rows import ServedDrift
 from vfl.parties.serving.request_queue import QueueFull, RequestQueue, Score, Scored
 from vfl.parties.serving.score_answers import PredictResponse, answer_of
-from vfl.parties.serving.served_drift import ServedDrift
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from served_owner import KEYS, check_same, key
 
 from vfl.data.tables.arrow import pq
 from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
-from vfl.parties.serving import fetched_rows, http_rows
+from vfl.parties.serving import fetched_rows, row_connections
 from vfl.parties.serving.fetched_rows import CONNECTIONS
 
 QUERY = "SELECT * FROM rows WHERE k = ?"
@@ -223,7 +223,7 @@ def test_a_row_is_kept_for_its_seconds_and_never_after_an_error(owned, service: 
     clock: Any = type("Clock", (), {"monotonic": staticmethod(lambda: now_s[0])})
     with monkeypatch.context() as patch:
         patch.setattr(fetched_rows, "time", clock)
-        patch.setattr(http_rows, "time", clock)
+        patch.setattr(row_connections, "time", clock)
         for _ in range(3):
             assert rows.find(own.party, KEYS[:2]).places.keys() == {*KEYS[:2]}
         assert len(service.asked) == 2

@@ -9,7 +9,7 @@ from vfl.config.network import ConsentConfig
 from vfl.messages.control import AskedRatios, Explained, RoundStart
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.admission import Terms
-from vfl.parties.network.party.consent import Consent
+from vfl.parties.network.party.order_checks import Consent
 
 CONFIG = parse_config({"name": "agreed"})
 

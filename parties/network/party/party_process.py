@@ -28,8 +28,8 @@ from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
 from vfl.parties.network.admission import DataDigests, Terms, check_party
 from vfl.parties.network.clock_and_threads import SYSTEM, System
-from vfl.parties.network.party.consent import agree, check_welcome
 from vfl.parties.network.party.dialer import Dialer
+from vfl.parties.network.party.order_checks import agree, check_welcome
 from vfl.parties.network.party.participation import Answer, Participation
 from vfl.parties.network.party.party_monitor import OwnReasons, PartyMonitor, note_action
 from vfl.parties.network.party.training_session import PartyWorker, open_store

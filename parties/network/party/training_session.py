@@ -9,8 +9,7 @@ from vfl.core.round_orders import Agenda, rounds_done
 from vfl.data.samples import Samples
 from vfl.data.source import prepare_samples
 from vfl.messages.messages import Message, MessageError
-from vfl.parties.network.party.consent import Consent
-from vfl.parties.network.party.order_checks import Worker
+from vfl.parties.network.party.order_checks import Consent, Worker
 from vfl.parties.network.wire.session import Restore
 from vfl.runs.checkpoint import CheckpointStore, State
 

@@ -22,8 +22,7 @@ from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
 from vfl.parties.network.party.party_monitor import PartyMonitor
 from vfl.parties.network.party.party_process import _wanted
-from vfl.parties.serving.file_rows import FileRows, far_rows, read_rows
-from vfl.parties.serving.served_drift import ServedDrift
+from vfl.parties.serving.file_rows import FileRows, ServedDrift, far_rows, read_rows
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.stored_run import Run
 
