@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.console import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr, whole_number
 from vfl.runs.atomic import check_output, csv_text, escape_formula, is_special, write_atomically, write_output
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.core.local import LocalFederation
 from vfl.predict.open_run import HERE, SamplesWanted, Subset, take_rows
 from vfl.predict.predict import Prediction, predict_opened, predict_run

@@ -15,8 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, WhenAbsent
 from vfl.base.modules import blaming, check_same_data
 from vfl.comparison.compare import Comparison, comparison_of, joint_answers, predicted_alone
 from vfl.config import ConfigError, ExperimentConfig

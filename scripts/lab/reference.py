@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.config.components import MODES
 from vfl.config.experiment import ExperimentConfig
 from vfl.config.files import experiment_type

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.core.costs.controllers import Choices, Goal, Rates, least_pairs, rates_of, seconds_of, settled
+from vfl.core.costs.controllers import Choices, Goal, Rates, least_pairs, rates_of, seconds_of, settle_ratios
 from vfl.core.costs.forecast import Forecast, Ratios
 from vfl.core.costs.ledger import Spent, Workload
 
@@ -84,9 +84,9 @@ def test_what_is_settled_stays_settled_and_near_the_goal(sizes, rates, choices, 
         name: Ratios(data.draw(st.sampled_from(each.alphas)), data.draw(st.sampled_from(each.betas)))
         for name, each in choices.items()
     }
-    chosen = settled(goal, wanted, present)
+    chosen = settle_ratios(goal, wanted, present)
     assert not goal.missed(chosen)
-    assert settled(goal, wanted, chosen) == chosen
+    assert settle_ratios(goal, wanted, chosen) == chosen
     for name in NAMES:
         assert chosen[name] in (wanted[name], present[name])
     assert exact(chosen) - exact(wanted) < Fraction(1, 10)
@@ -107,7 +107,7 @@ def test_whether_a_change_is_worth_it_is_decided_by_exact_sums(pairs):
     """All is in time, so only sums decide: 2 of 20 are worth a change, in sum; integers are the oracle."""
     present = {str(number): Ratios(beta=now / 20) for number, (now, _) in enumerate(pairs)}
     wanted = {str(number): Ratios(beta=then / 20) for number, (_, then) in enumerate(pairs)}
-    chosen = settled(Goal(1.0, lambda _: {}), wanted, present)
+    chosen = settle_ratios(Goal(1.0, lambda _: {}), wanted, present)
     total = {id(each): sum(round(20 * pair.beta) for pair in each.values()) for each in (present, wanted, chosen)}
     if total[id(present)] - total[id(wanted)] < 2:
         assert chosen == present
@@ -119,7 +119,7 @@ def test_whether_a_change_is_worth_it_is_decided_by_exact_sums(pairs):
 @pytest.mark.parametrize("then", [0.85, 0.9])
 def test_four_parties_do_not_keep_what_none_of_them_needs(then: float):
     present, wanted = ({name: Ratios(beta=beta) for name in "abcd"} for beta in (0.95, then))
-    chosen = settled(Goal(1.0, lambda _: {}), wanted, present)
+    chosen = settle_ratios(Goal(1.0, lambda _: {}), wanted, present)
     assert [each.beta for each in chosen.values()] == ([then] * 4 if then == 0.85 else [0.95, then, then, then])
 
 
@@ -128,8 +128,8 @@ def test_nothing_moves_where_one_could_have_less_only_if_another_had_more():
     present = {"a": Ratios(0.0, 0.25), "b": Ratios(0.3, 0.75)}
     wanted = {"a": Ratios(), "b": Ratios(0.6, 0.75)}
     amounts = lambda ratios: {"a": 0.5, "b": 1.035 - ratios["b"].alpha / 10}  # noqa: E731 - a small function
-    assert settled(Goal(1.0, amounts), wanted, present) == present
-    assert settled(Goal(0.95, amounts), wanted, present)["b"] == wanted["b"]
+    assert settle_ratios(Goal(1.0, amounts), wanted, present) == present
+    assert settle_ratios(Goal(0.95, amounts), wanted, present)["b"] == wanted["b"]
 
 
 def test_nobody_need_be_faster_than_who_cannot_keep_the_deadline():

@@ -16,7 +16,7 @@ from shorthand import release
 
 import vfl
 from vfl.api.frames import owner_of
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.config import parse_config
 from vfl.runs.stored_run import Run
 

@@ -13,8 +13,7 @@ from refusals import refused, refuses
 from rich.console import Console
 from shorthand import load_dataset
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, WhenAbsent
 from vfl.config import parse_config
 from vfl.predict.open_run import take_samples
 from vfl.predict.trained_run import load_run_with_data

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from predicted import predict_in_process
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run

@@ -15,8 +15,7 @@ from predicted import predict_in_process
 from rich.console import Console
 from shorthand import load_dataset, release
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import PeerLost
+from vfl.base.errors import PeerLost, WhenAbsent
 from vfl.config import ConfigError
 from vfl.parties.launch import local_launch
 from vfl.parties.launch.local_launch import predict_together

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig, parse_experiment
-from vfl.core.augmentation import shifted
+from vfl.core.augmentation import shift_images
 from vfl.core.presence import batch_rows
 from vfl.core.privacy import defences
 from vfl.core.privacy.message_recorder import MessageRecorder
@@ -47,11 +47,11 @@ def test_every_pixel_moves_with_its_own_row():
     images = torch.randn(5, 3, 4, 6)
     shifts = torch.tensor([[0, 0], [1, -2], [-3, 3], [2, 0], [0, 1]])
     expected = torch.stack([moved(image, *shift) for image, shift in zip(images, shifts.tolist(), strict=True)])
-    assert torch.equal(shifted(images, shifts), expected)
-    last = shifted(images.contiguous(memory_format=torch.channels_last), shifts)
+    assert torch.equal(shift_images(images, shifts), expected)
+    last = shift_images(images.contiguous(memory_format=torch.channels_last), shifts)
     assert torch.equal(last, expected)
     assert last.is_contiguous(memory_format=torch.channels_last)
-    assert shifted(images[:0], shifts[:0]).shape == (0, 3, 4, 6)
+    assert shift_images(images[:0], shifts[:0]).shape == (0, 3, 4, 6)
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
@@ -94,7 +94,7 @@ def test_an_audit_attacks_the_pictures_that_were_embedded(build):
     server.train_round(0)
     recorded = recorder.recording(party.name)
     assert recorded.shifts_N2 is not None
-    assert torch.equal(shifted(party.train.features[recorded.rows_N], recorded.shifts_N2), torch.cat(seen))
+    assert torch.equal(shift_images(party.train.features[recorded.rows_N], recorded.shifts_N2), torch.cat(seen))
 
 
 def test_distance_correlation_is_that_of_the_pictures_that_were_embedded(build, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from shorthand import links_of, parties_of, release, train_rounds
 
 from vfl.base.costs import PartyCosts
-from vfl.core.costs.ledger import Cost, Spent, measured
+from vfl.core.costs.ledger import Cost, Spent, divide_seconds
 from vfl.messages.control import Prices
 from vfl.messages.messages import MessageError
 from vfl.plan.plan import measured_time, plan_tables, planned_rounds
@@ -218,7 +218,7 @@ def test_without_machines_there_is_no_clock_and_with_them_the_same_bits(build):
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("under_way_s", [5.0, 1.0])
 def test_between_processes_what_is_not_computing_is_the_link(under_way_s: float, ahead: int):
-    spent = Spent(0.0, 0.0, *(cost := Cost(100, 300, 100)), *measured(cost, 2.0, under_way_s, ahead), ahead)
+    spent = Spent(0.0, 0.0, *(cost := Cost(100, 300, 100)), *divide_seconds(cost, 2.0, under_way_s, ahead), ahead)
     assert spent.seconds == max(under_way_s, 2.0)
     assert spent.downlink_s == 3 * spent.uplink_s or ahead
 

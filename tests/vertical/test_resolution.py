@@ -12,7 +12,7 @@ from tiny_training import TINY
 from torch import Tensor, nn
 
 import vfl
-from vfl.core.augmentation import resized_images, shifted
+from vfl.core.augmentation import resize_images, shift_images
 from vfl.core.party import FeatureParty
 from vfl.core.presence import batch_rows
 from vfl.core.server import HeadServer
@@ -59,9 +59,9 @@ def shapes_seen(party: FeatureParty) -> list[tuple[int, ...]]:
 
 def test_images_are_averaged_over_areas():
     images = torch.randn(5000, 1, 6, 4)  # more than are resized at once
-    torch.testing.assert_close(resized_images(images, 0.5), mean_of_blocks(images, 2))
-    assert resized_images(images[:3], 0.3).shape == (3, 1, 2, 1)
-    assert resized_images(images[:0], 0.5).shape == (0, 1, 3, 2)
+    torch.testing.assert_close(resize_images(images, 0.5), mean_of_blocks(images, 2))
+    assert resize_images(images[:3], 0.3).shape == (3, 1, 2, 1)
+    assert resize_images(images[:0], 0.5).shape == (0, 1, 3, 2)
 
 
 @pytest.mark.parametrize("shift", [0, 2])
@@ -81,7 +81,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
                 if party.views is not None:
                     every = party.views.shifts(torch.arange(48), round_index, exchange)  # pixels of the smaller image
                     assert every is not None
-                    naive.features[number] = shifted(naive.features[number], every)
+                    naive.features[number] = shift_images(naive.features[number], every)
             naive.exchange(rows)
     assert_models(server, naive.models, naive.head, rtol=1e-4, atol=1e-5)
 
@@ -108,7 +108,7 @@ def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str)
             resolution = sizes.get(party.name, (1,) * 4)[round_index]
             assert metrics[f"resolution/{party.name}"] == resolution
             features = party.data.train.features
-            expected = counted(party, features if resolution == 1 else resized_images(features, resolution))
+            expected = counted(party, features if resolution == 1 else resize_images(features, resolution))
             assert metrics[f"macs_per_sample/{party.name}"] == expected
             now, then = server.ledger.costs[party.name], before[party.name]
             assert now.train_macs - then.train_macs == forecast[party.name].macs
@@ -137,7 +137,7 @@ def test_evaluation_has_the_rounds_size_and_the_end_the_whole(build):
     settings = HALF_FIRST | {"alpha": {2: 0.3}}
     server: HeadServer = build(lightweighting=settings)
     party = parties_of(server)[0]
-    sides, small = shapes_seen(party), resized_images(party.data.test.features, 0.5)
+    sides, small = shapes_seen(party), resize_images(party.data.test.features, 0.5)
     before: dict[str, float] = {}
     for round_index, side in enumerate((8, 8, 16, 16)):
         metrics = server.train_round(round_index)

@@ -14,7 +14,7 @@ from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_word
 from vfl.data.tables.cells import FrameTable
 
 if TYPE_CHECKING:  # they import PyTorch
-    from vfl.base.absence import WhenAbsent
+    from vfl.base.errors import WhenAbsent
     from vfl.core.local import LocalFederation
     from vfl.predict.predict import Prediction
     from vfl.predict.reasons import ReasonsWanted

@@ -9,7 +9,7 @@ from vfl.base.errors import ConfigError
 from vfl.base.process_state import standard_state
 from vfl.config import Experiment, ExperimentConfig
 from vfl.console import ShowConsole
-from vfl.core.costs.controllers import Lightweighted, chosen_ratios
+from vfl.core.costs.controllers import Lightweighted, check_ratios
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run import run_experiment
 from vfl.runs.run_folder import choose_run_dir
@@ -83,6 +83,6 @@ class _Chooser(Callback):
         if not isinstance(loop.algorithm, Lightweighted) or not isinstance(self.config, ExperimentConfig):
             raise ConfigError(f"ratios: mode {self.config.mode} has no lightweighting; leave them out")
         parties = self.config.parties
-        loop.algorithm.assign = lambda round_index, _: chosen_ratios(
+        loop.algorithm.assign = lambda round_index, _: check_ratios(
             "ratios", self.choose(round_index, dict(loop.last_metrics)), parties
         )

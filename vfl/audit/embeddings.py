@@ -192,6 +192,7 @@ def _train_decoder(inputs_mD: Tensor, targets_mF: Tensor, seed: int) -> nn.Modul
     nn.init.zeros_(decoder.output.bias)
     optimizer = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
     stream = generator(seed, "decoder batches")
+    # Clones, as a state_dict shares the weights' memory.
     best, best_weights = float("inf"), {name: weight.clone() for name, weight in decoder.state_dict().items()}
     for step in range(DECODER_STEPS):
         if step % CHECK_EVERY == 0:

@@ -96,7 +96,7 @@ def _invert_gradients(
     # Not zero: all classes would stay alike, as nothing tells one from another.
     start = torch.randn(len(embeddings), len(prior_C), generator=generator(seed, "surrogate labels"))
     guesses_NC = (0.1 * start).requires_grad_()
-    scale = torch.zeros((), requires_grad=True)
+    scale = torch.zeros((), requires_grad=True)  # logarithm of the factor between the two heads' gradients
     optimizer = torch.optim.Adam([*head.parameters(), guesses_NC, scale], lr=LEARNING_RATE)
     objective = torch.zeros(())
     for _ in range(STEPS):
@@ -104,6 +104,7 @@ def _invert_gradients(
         inputs = embeddings.clone().requires_grad_()
         labels_NC = guesses_NC.softmax(dim=1)
         loss = F.cross_entropy(head(inputs), labels_NC, reduction="sum")
+        # With a graph of its own: the error is a function of this gradient, and is descended itself.
         (explained,) = torch.autograd.grad(loss, inputs, create_graph=True)
         error = (explained * scale.exp() - gradients).square().sum(dim=1).mean()
         off_prior = (prior_C * (prior_C.clamp(min=1e-9) / labels_NC.mean(dim=0).clamp(min=1e-9)).log()).sum()

@@ -27,7 +27,7 @@ from vfl.audit.audit import (
 from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import value_at
-from vfl.core.augmentation import shifted
+from vfl.core.augmentation import shift_images
 from vfl.core.build import feature_config, model_spec
 from vfl.core.costs.forecast import Ratios
 from vfl.core.feature_models import build_feature_model
@@ -171,6 +171,7 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[ObservedMessa
         party.recorder = recorder
     server.start_round(round_index)
     exchanges = server.exchanges
+    # By exchange, what the party has sent that takes part in the fewest rows.
     sent_E = np.cumsum([[mask.count for mask in masks] for masks in exchanges.masks], axis=0).min(axis=1)
     for exchange in range(min(exchanges.steps, 1 + int(np.searchsorted(sent_E, rows)))):
         exchanges.run(exchange)
@@ -205,7 +206,7 @@ def _collect_messages(trained: InProcess, party: FeatureParty, recorded: Recordi
     settings = feature_config(config, party.name)
     inputs = tuple(tensor[rows_N] for tensor in party.train.inputs)
     if recorded.shifts_N2 is not None:  # what was embedded is the view of an image
-        inputs = (shifted(inputs[0], recorded.shifts_N2[:most]), *inputs[1:])
+        inputs = (shift_images(inputs[0], recorded.shifts_N2[:most]), *inputs[1:])
     return ObservedMessages(
         party.name,
         trained.split.labels.train.values[rows_N].numpy(),

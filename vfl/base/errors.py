@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EADDRINUSE}
 """System errors that may pass: a full disk or memory, too many open files, a port in use."""
@@ -44,6 +44,8 @@ class Argument(StrEnum):
     RESUME = "--resume"
 
 
+WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean", "own"]
+"""Values of ``--when-absent``: what replaces the embedding of an owner without a row (`serving.when_absent`)."""
 Words = Mapping[str, str]
 """What a caller calls each argument that it has."""
 COMMAND: Words = {each: each for each in Argument}

@@ -39,6 +39,7 @@ class HeadAttention(nn.MultiheadAttention):
         query, key, value = (self._sequence_first(each, batched) for each in (query, key, value))
         steps, batch, sources, heads = query.shape[0], query.shape[1], key.shape[0], self.num_heads
         mask = self._mask(attn_mask, key_padding_mask, batch, query.dtype, causal_alone=is_causal and not need_weights)
+        # The operations and their order are those of PyTorch, so that the bits are too.
         q, k, v = (
             each.reshape(len(each), batch * heads, self.head_dim).transpose(0, 1)
             for each in self._projected(query, key, value, same)
@@ -142,7 +143,7 @@ class _WindowAttention(nn.Module):
         if logit_scale is not None and bias is not None:
             bias = bias.clone()
             third = bias.numel() // 3
-            bias[third : 2 * third].zero_()
+            bias[third : 2 * third].zero_()  # in Swin 2 keys have none
         qkv = F.linear(windows, me.qkv.weight, bias)
         head = qkv.shape[-1] // (3 * me.num_heads)
         q, k, v = qkv.reshape(many, pixels, 3, me.num_heads, head).permute(2, 0, 3, 1, 4)

@@ -171,6 +171,7 @@ def find_structure(model: nn.Module, example: Sequence[Tensor]) -> Structure:
     axes = {axis: follow.units.find(labels).clone() for axis, labels in follow.axes.items()}
     for name, labels in follow.entries.items():
         found = follow.units.find(labels)
+        # Entries that differ along two dimensions were kept (`Follow.end`): the first of each slice stands for it.
         for dim in (d for d in range(found.dim()) if found.shape[d] > 1 and found.stride(d)):
             axes[name, dim] = found.movedim(dim, 0).reshape(found.shape[dim], -1)[:, 0].clone()
     groups = tuple(_groups(twin, axes, follow))

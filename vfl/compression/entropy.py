@@ -98,7 +98,7 @@ def decode(body: _Bytes, rows: int, columns: int) -> NDArray[np.int8]:
     except ValueError:  # the last word is zero
         raise CodecError("coded frame ends in a zero word") from None
     numbers = np.empty((rows, columns), np.int8)
-    lines = numbers.T if model.axis == _COLUMNS else numbers
+    lines = numbers.T if model.axis == _COLUMNS else numbers  # a view: what it is given stands in `numbers`
     for each, weights in enumerate(model.weights):
         members = model.class_of == each
         shape = int(np.count_nonzero(members)), lines.shape[1]

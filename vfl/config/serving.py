@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.config.network import Address, is_loopback
 from vfl.config.settings import Number, Positive, Section
 

@@ -28,7 +28,7 @@ def sides_at(sides: Iterable[int], resolution: float) -> tuple[int, ...]:
     return tuple(max(1, round(side * resolution)) for side in sides)
 
 
-def resized_images(images: Tensor, resolution: float) -> Tensor:
+def resize_images(images: Tensor, resolution: float) -> Tensor:
     """Return images [N, C, H, W] with this share of their sides, by area averaging."""
     sides = sides_at(images.shape[2:], resolution)
     resized = images.new_empty(*images.shape[:2], *sides)
@@ -38,17 +38,17 @@ def resized_images(images: Tensor, resolution: float) -> Tensor:
     return resized
 
 
-def resized(owner: str, data: Prepared, samples: Samples, resolution: float) -> Samples:
+def resize_samples(owner: str, data: Prepared, samples: Samples, resolution: float) -> Samples:
     """Return some of an owner's samples with smaller images. Raises ConfigError, one line, if they are no images."""
     if data.preparation.features.kind != "images" or samples.features.dim() != 4:
         raise ConfigError(f"{FIELD}: only images have one, {owner} has {data.preparation.features}; leave it out")
-    return replace(samples, features=resized_images(samples.features, resolution))
+    return replace(samples, features=resize_images(samples.features, resolution))
 
 
 def check_sizes(config: ExperimentConfig, owner: str, data: Prepared, model: nn.Module, width: int) -> None:
     """Raise ConfigError, one line, unless a party's model embeds its images at every resolution of its schedule."""
     for resolution in config.lightweighting.sizes_of(owner):
-        example = resized(owner, data, data.train.take(torch.tensor([0])), resolution)
+        example = resize_samples(owner, data, data.train.take(torch.tensor([0])), resolution)
         try:
             check_embedding(model, example.inputs, width)
         except ValueError as error:
@@ -84,7 +84,7 @@ class ShiftedViews:
     def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
         """Return the augmented inputs of some rows, [n, ...] each, on which the model trains."""
         shifts_n2 = self.shifts(rows_n, round_index, exchange)
-        return inputs if shifts_n2 is None else (shifted(inputs[0], shifts_n2), *inputs[1:])
+        return inputs if shifts_n2 is None else (shift_images(inputs[0], shifts_n2), *inputs[1:])
 
 
 def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> ShiftedViews | None:
@@ -108,7 +108,7 @@ def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> Shifted
     return ShiftedViews(settings.shift, settings.begin, config.seed, owner, samples, config.training.batch_size)
 
 
-def shifted(images: Tensor, shifts_n2: Tensor) -> Tensor:
+def shift_images(images: Tensor, shifts_n2: Tensor) -> Tensor:
     """Return images [n, C, H, W], each shifted down and right; what moves in is 0."""
     if len(images) == 0:
         return images

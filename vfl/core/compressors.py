@@ -100,7 +100,7 @@ class Levels:
         if len(frame) < size:
             raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
         steps = torch.as_tensor(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
-        # A product may still overflow to infinity; `decompressed` refuses that.
+        # A product may still overflow to infinity; `decompress_checked` refuses that.
         if not (steps.isfinite() & (steps >= 0)).all():
             raise CodecError("a scale that is not finite or below 0")
         return decode(memoryview(frame)[size:], shape=shape, values=self.whole, coded=self.coded), steps

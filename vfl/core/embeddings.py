@@ -58,7 +58,7 @@ def _check_pure(compressor: Compressor, what: str) -> None:
     frames: list[Any] = [compressor.compress(given_BD, 0.5) for _ in range(2)]
     if not all(isinstance(frame, bytes) for frame in frames):
         raise ValueError(f"{what}: compress gives {type(frames[0]).__name__} instead of bytes")
-    first_BD, second_BD = (decompressed(compressor, frame, (5, 3), what) for frame in frames)
+    first_BD, second_BD = (decompress_checked(compressor, frame, (5, 3), what) for frame in frames)
     if not (frames[0] == frames[1] and torch.equal(first_BD, second_BD) and torch.equal(given_BD, probe_BD)):
         raise ValueError(f"{what}: must keep no state, draw nothing and change nothing; the second time was another")
 
@@ -87,7 +87,7 @@ class EmbeddingReceiver:
         Raises ValueError for a frame of another shape or value type and for values that are not finite.
         """
         assert self.compressor is not None, "only a training receives what is compressed"
-        received_BD = decompressed(self.compressor, frame, (len(rows_B), self.width), self.what)
+        received_BD = decompress_checked(self.compressor, frame, (len(rows_B), self.width), self.what)
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
     def receive_rows(self, frame: Buffer, rows_B: Tensor, mask: RowMask, missing: float) -> Tensor:
@@ -125,7 +125,7 @@ def dense_size(samples: int, width: int) -> int:
     return dense_frame_size((samples, width)) if samples else 0
 
 
-def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
+def decompress_checked(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
     """Return a frame's values, float32 on the CPU.
 
     Raises CodecError, naming ``what``, if it is malformed or not as agreed; Diverged for NaN and infinity.
@@ -194,13 +194,13 @@ class EmbeddingSender:
 def compress_known(compressor: Compressor, values_BD: Tensor, ratio: float, what: str) -> Sent:
     """Return the frame of values, and what its receivers decode, with a check of it as they make.
 
-    The built-in compressors know that without decoding. Raises as ``decompressed``.
+    The built-in compressors know that without decoding. Raises as ``decompress_checked``.
     """
     if known := vars(type(compressor)).get("compress_known"):  # not inherited: a subclass may compress otherwise
         frame, decoded_BD = known(compressor, values_BD, ratio)
         return frame, check_finite(decoded_BD, what)
     frame = compressor.compress(values_BD, ratio)
-    return frame, decompressed(compressor, frame, (len(values_BD), values_BD.shape[1]), what)
+    return frame, decompress_checked(compressor, frame, (len(values_BD), values_BD.shape[1]), what)
 
 
 def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = False) -> bytes:

@@ -105,7 +105,7 @@ class HeadTrainer(Head):
         """
         loss = objective = self.loss(self.forward(representation_BP), labels_B, weights_B)
         for answer_BC, present_B in self.own_answers(representation_BP) if self.auxiliary else ():
-            if present_B.all():
+            if present_B.all():  # the usual case, without a copy of the rows
                 objective = objective + self.auxiliary * self.loss(answer_BC, labels_B, weights_B)
             elif present_B.any():
                 weights_n = None if weights_B is None else weights_B[present_B]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vfl.base.modules import weights_digest
-from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
+from vfl.core.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompress_checked
 from vfl.core.head import HeadTrainer
 from vfl.core.own_classifier import OwnClassifier
 from vfl.core.presence import Presence, RowMask, pack, unpack
@@ -301,7 +301,7 @@ class ReceivedGradient:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
         if len(sent_nD):  # else the frame is empty, and no local iteration will ask for a gradient
             shape = len(sent_nD), sent_nD.shape[1]
-            gradient_nD = decompressed(self.compressor, frames[0], shape, "the gradient")
+            gradient_nD = decompress_checked(self.compressor, frames[0], shape, "the gradient")
             self._gradient_nD = gradient_nD.to(self.device).div_(gradient_scale(len(self._batches[exchange])))
 
     def gradient(self, embedding_nD: Tensor) -> Tensor:

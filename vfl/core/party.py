@@ -16,7 +16,7 @@ from vfl.compression.party_pruner import PartyPruner, model_costs
 from vfl.compression.pruning import psi
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import largest, schedule_of
-from vfl.core.augmentation import build_views, resized
+from vfl.core.augmentation import build_views, resize_samples
 from vfl.core.batch_statistics import embed_still
 from vfl.core.costs.ledger import RoundMeter
 from vfl.core.embeddings import EmbeddingSender
@@ -79,6 +79,7 @@ class FeatureParty(FinishedParty):
         self.protocol = protocol
         self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team)
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
+        # One row is enough: costs and structure follow from shapes.
         self.example: tuple[Tensor, ...] = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
         self.pruner = PartyPruner(name, self.model, self.example, ratios.pruning)
@@ -176,7 +177,7 @@ class FeatureParty(FinishedParty):
         self.resolution, self.train, self.test = resolution, self.data.train, self.data.test
         if resolution < 1:
             whole = self.train, self.test
-            self.train, self.test = (resized(self.name, self.data, each, resolution) for each in whole)
+            self.train, self.test = (resize_samples(self.name, self.data, each, resolution) for each in whole)
         self.example = self.batch(self.train, self.train.held_rows()[:1])
         self._count()
         self.evaluated.train = self.train
@@ -250,6 +251,7 @@ class FeatureParty(FinishedParty):
         """Prune to the round's alpha if it exceeds all earlier ones; measure Psi on the probe batch."""
         if self.alpha <= self.pruner.alpha_max:
             return False
+        # In evaluation mode, which moves no statistics: Psi is due to the pruning only.
         before_BD = self._probe()
         refit = self.evaluated.refit(self.model)
         pruned = self.pruner.prune_to(self.alpha, self.optimizer, refit)
@@ -317,7 +319,7 @@ class FeatureParty(FinishedParty):
 
     def _report(self, head_drift: float | None = None, own_loss: float | None = None) -> RoundReport:
         return RoundReport(
-            alpha=self.pruner.alpha_max,
+            alpha=self.pruner.alpha_max,  # reached, which may be more than assigned: nothing is un-pruned
             beta=self.beta,
             resolution=self.resolution if self.resolution < 1 else None,
             macs_per_sample=self.macs,
@@ -339,7 +341,7 @@ class FeatureParty(FinishedParty):
         one = self.data.train.take(self.train.held_rows()[:1])
         whole, *smaller = (
             self.batch(samples, torch.tensor([0]))
-            for samples in (one, *(resized(self.name, self.data, one, each) for each in asked.resolutions or ()))
+            for samples in (one, *(resize_samples(self.name, self.data, one, each) for each in asked.resolutions or ()))
         )
         return model_costs(self.model, self.pruner, whole, smaller, asked.alphas)
 

@@ -15,10 +15,10 @@ from vfl.base.modules import check_same_data, combined_digest, weights_digest
 from vfl.core.costs.controllers import (
     Assign,
     ControllerContext,
+    add_resolutions,
     build_controller,
     decision_metrics,
-    tell_unmet,
-    with_resolutions,
+    warn_of_unmet,
 )
 from vfl.core.costs.forecast import PriceList, Ratios
 from vfl.core.costs.ledger import Clock
@@ -170,7 +170,7 @@ class HeadServer:
         self.ratios = self.past_ratios.get(round_index) or chosen
         if self.lightweighting.measures and any(each.alpha > 0 for each in self.ratios.values()):
             self.price_list.ask()  # a controller may ask later, which would be too late
-        self.unmet = tell_unmet(self.ratios, self.unmet)
+        self.unmet = warn_of_unmet(self.ratios, self.unmet)
         tested = self.evaluation.reached() if self.config.evaluation.tell_parties else None
         ratios_by_party = {name: self.ratios.get(name, Ratios()) for name in self.roster.names}
         return {
@@ -181,7 +181,7 @@ class HeadServer:
                 head_digest=head_digest,
                 tested=tested,
             )
-            for name, ratios in with_resolutions(ratios_by_party, self.lightweighting, round_index).items()
+            for name, ratios in add_resolutions(ratios_by_party, self.lightweighting, round_index).items()
         }
 
     def end_round(self) -> None:
@@ -213,6 +213,7 @@ class HeadServer:
         weights = head | {name: each.weights_digest for name, each in described.items()}
         finished = head | {name: each.finished_digest for name, each in described.items()}
         exchanges = self.exchanges
+        # Rows are released only in rounds with exchanges.
         rounds = max(0, len(self.clock.history) - self.config.training.local_rounds)
         moved_by = movers(self.config, self.trainer, weighted=exchanges.weights_N is not None)
         promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N), moved_by)

@@ -6,10 +6,10 @@ others grow with their steps. That an interval has a fixed length is ``horizonta
 
 Where the paper is silent: an iteration is a pass over a client's samples. Case 1 to 3 are speeds of 1 to 5 steps per
 second; an interval lasts as many seconds as 1,024 samples have batches. The server knows each client's speed, so it
-drops a client before the client computes. The threshold and H are over the clients drawn for the interval; N is
-``clients_per_round``. G and sigma, if not set: every client sends the mean squared norm of its steps' gradients and
-their variance around -delta_i / (eta tau_i). G^2 is the largest norm, sigma^2 the mean variance, weighted by each
-client's steps minus one.
+drops a client before the client computes work that would be thrown away. The threshold and H are over the clients drawn
+for the interval (all of them in the paper; of the weights H is the largest that reports); N is ``clients_per_round``. G
+and sigma, if not set: every client sends the mean squared norm of its steps' gradients and their variance around
+-delta_i / (eta tau_i). G^2 is the largest norm, sigma^2 the mean variance, weighted by each client's steps minus one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,12 +111,7 @@ class DMSConfig(AlgorithmConfig):
 class DMS(FederatedAlgorithm[DMSConfig]):
     """Drops a device with tau_i < K = mean tau with probability (K - tau_i) / H; w = sum_i rho_i w_i over the rest.
 
-    Choices: N is ``clients_per_round`` and the mean and H = max tau go over the clients drawn for the interval (all
-    of them in the paper); H is the largest of those that report. The server drops a device before it computes: it knows
-    what each could do, and the work would be thrown away. Where G or sigma is not given each client
-    sends the mean squared norm of its steps' gradients and their variance around the mean gradient
-    -delta_i / (eta tau_i). Theorem 3 takes the device's weights at the interval's end for its optimum w_i*, and
-    their mean for w*.
+    Theorem 3 takes the device's weights at the interval's end for its optimum w_i*, and their mean for w*.
     """
 
     Settings = DMSConfig

@@ -90,9 +90,6 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
     delta_i + s g_i (g_i . (D - delta_i)), where D = w^ - w is the complete clients' mean change. With g_i along
     delta_i that is a scalar: delta_i [1 + kappa (c_i - 1)]. Where few classes make delta_i and D nearly orthogonal,
     c_i is near 0, and the client is damped (kappa < 1) or reversed (kappa > 1).
-
-    Choices: g_i is the client's mean gradient -delta_i / (eta_l steps_i), as the server has no other and the paper
-    forbids extra work on devices. With no complete client, D is the mean of delta_i E / E_i over all.
     """
 
     Settings = FedLGAConfig

@@ -15,9 +15,9 @@ from vfl.compression.refit import RefitCount
 from vfl.config.devices import DeviceConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.console import numbers_table
-from vfl.core.augmentation import resized
+from vfl.core.augmentation import resize_samples
 from vfl.core.batch_statistics import embed_still
-from vfl.core.costs.controllers import scheduled, with_resolutions
+from vfl.core.costs.controllers import add_resolutions, follow_schedules
 from vfl.core.costs.forecast import ALPHAS, Forecast, Ratios
 from vfl.core.costs.ledger import Cost
 from vfl.core.embeddings import dense_size
@@ -70,13 +70,13 @@ def planned_rounds(
     """Yield each round's cost to every party with the configuration's own ratios."""
     ratios = server.config.lightweighting
     refits = {party.name: planned_refits(party) for party in parties}
-    assign = scheduled(ratios.alpha, ratios.beta, forecast.macs)
+    assign = follow_schedules(ratios.alpha, ratios.beta, forecast.macs)
     before = dict.fromkeys(forecast.macs, Ratios())
     classifiers, meeting = classifier_bytes(server), 0
     for round_index in range(server.config.training.rounds):
         now = {
             name: assigned._replace(alpha=max(assigned.alpha, before[name].alpha))  # nothing is un-pruned
-            for name, assigned in with_resolutions(assign(round_index, ()), ratios, round_index).items()
+            for name, assigned in add_resolutions(assign(round_index, ()), ratios, round_index).items()
         }
         local = round_index < server.config.training.local_rounds
         costs = {name: forecast.alone(name, now[name]) for name in now} if local else forecast.round(now, before)
@@ -109,7 +109,7 @@ def planned_refits(party: FeatureParty) -> dict[int, int]:
         if alpha <= pruner.alpha_max:
             continue
         size = value_at(ratios.resolution_of(party.name), round_index)
-        samples = one if size == 1 else resized(party.name, party.data, one, size)
+        samples = one if size == 1 else resize_samples(party.name, party.data, one, size)
         example = party.batch(samples, torch.tensor([0]))
         embed_one = partial(embed_still, model, example, party.runtime)
         count = RefitCount(embed_one, rows * count_macs(model, *example), rows)

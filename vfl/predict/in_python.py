@@ -7,8 +7,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import Argument, ConfigError, Words, nearest_name, use_words
+from vfl.base.errors import Argument, ConfigError, WhenAbsent, Words, nearest_name, use_words
 from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.cells import FrameTable, TablePlace
 from vfl.data.tables.frames import frame_table

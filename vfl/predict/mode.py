@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from vfl.base.absence import WhenAbsent
 from vfl.base.costs import amount, savings, sent_bytes
+from vfl.base.errors import WhenAbsent
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, nearest_name
+from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, WhenAbsent, nearest_name
 from vfl.config.prediction import PredictionConfig
 from vfl.config.tables import label_owner
 from vfl.core.finished_party import PartyHere

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import ConfigError, ConfigWarning, nearest_name
+from vfl.base.errors import ConfigError, ConfigWarning, WhenAbsent, nearest_name
 from vfl.base.metrics import format_metric, title
 from vfl.config.files import YAML, read_owners_file, read_section
 from vfl.config.prediction import PredictionConfig

@@ -26,8 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vfl.base.absence import WhenAbsent
-from vfl.base.errors import Argument, Choice, ConfigError, ConfigWarning, Diverged, nearest_name
+from vfl.base.errors import Argument, Choice, ConfigError, ConfigWarning, Diverged, WhenAbsent, nearest_name
 from vfl.compression.codec import encode
 from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 from vfl.core.joint_model import JointModel

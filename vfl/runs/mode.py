@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vfl.base.absence import WhenAbsent
+from vfl.base.errors import WhenAbsent
 from vfl.config import Experiment, dump_config
 from vfl.config.components import MODES
 from vfl.config.shared import Computation

@@ -29,7 +29,7 @@ from vfl.config.components import CONTROLLERS
 from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.schedules import PartySchedule, schedule_of, value_at
 from vfl.core.costs.forecast import ALPHAS, BETAS, Forecast, Ratios
-from vfl.core.costs.ledger import Cost, Spent, overlapped
+from vfl.core.costs.ledger import Cost, Spent, overlap_seconds
 from vfl.runs.loop import Metrics
 from vfl.runs.run_folder import Row, whole_rows
 
@@ -56,7 +56,7 @@ class Lightweighted(Protocol):
     assign: Assign
 
 
-def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str]) -> Assign:
+def follow_schedules(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str]) -> Assign:
     """Return the function that looks up the configured ratios for each round."""
     schedules = {party: (schedule_of(alpha, party), schedule_of(beta, party)) for party in parties}
     return lambda round_index, _: {
@@ -65,7 +65,7 @@ def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str])
     }
 
 
-def with_resolutions(ratios: Mapping[str, Ratios], config: LightweightingConfig, round_index: int) -> dict[str, Ratios]:
+def add_resolutions(ratios: Mapping[str, Ratios], config: LightweightingConfig, round_index: int) -> dict[str, Ratios]:
     """Return ratios with the resolutions that the configuration gives for a round."""
     return {
         party: each._replace(resolution=value_at(config.resolution_of(party), round_index))
@@ -73,7 +73,7 @@ def with_resolutions(ratios: Mapping[str, Ratios], config: LightweightingConfig,
     }
 
 
-def chosen_ratios(what: str, ratios_by_party: Any, parties: Sequence[str]) -> dict[str, Ratios]:
+def check_ratios(what: str, ratios_by_party: Any, parties: Sequence[str]) -> dict[str, Ratios]:
     """Return the ratios by party from a user's function, which gives each as `Ratios` or (alpha, beta).
 
     Raises ConfigError, one line that begins with ``what``, for anything else.
@@ -149,12 +149,12 @@ def build_controller(context: ControllerContext) -> Assign:
     if name in CONTROLLERS.built_in:
         return assign
     what = f"controller {name!r}"
-    return lambda round_index, reports: chosen_ratios(what, assign(round_index, tuple(reports)), context.parties)
+    return lambda round_index, reports: check_ratios(what, assign(round_index, tuple(reports)), context.parties)
 
 
 def fixed(context: ControllerContext) -> Assign:
     """Assign the ratios that the configuration gives for each round."""
-    return scheduled(context.config.alpha, context.config.beta, context.parties)
+    return follow_schedules(context.config.alpha, context.config.beta, context.parties)
 
 
 class Rates(NamedTuple):
@@ -168,7 +168,7 @@ class Rates(NamedTuple):
 
     def seconds(self, cost: Cost) -> float:
         """Return the seconds of a round with this cost."""
-        return overlapped(
+        return overlap_seconds(
             self.ahead,
             self.mac_s * cost.macs,
             self.downlink_byte_s * cost.downlink_bytes,
@@ -262,7 +262,7 @@ def _best_pairs(
     return pairs
 
 
-def settled(goal: Goal, wanted: ByParty, present: ByParty) -> dict[str, Ratios]:
+def settle_ratios(goal: Goal, wanted: ByParty, present: ByParty) -> dict[str, Ratios]:
     """Return ``wanted``, but keep present ratios, of all or some parties, if a change is not worth it.
 
     So noise in measurements changes nothing.
@@ -317,7 +317,9 @@ def _in_time(context: ControllerContext, round_index: int, reports: Reports) -> 
     goal = Goal(limit_s, partial(seconds_of, forecast, rates))
     possible = goal.possible(choices)
     wanted = least_pairs(forecast, rates, possible.limit, choices)
-    chosen = settled(possible, wanted, {party: each.nearest_choice(present[party]) for party, each in choices.items()})
+    chosen = settle_ratios(
+        possible, wanted, {party: each.nearest_choice(present[party]) for party, each in choices.items()}
+    )
     # By the goal itself, not by the possible limit: a party that misses it has ratios at their bounds.
     missed = goal.missed(chosen)
     costs = forecast.round(chosen, present)
@@ -351,7 +353,7 @@ def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
     return reasons | expected
 
 
-def tell_unmet(ratios: Mapping[str, Ratios], reported: Sequence[str]) -> list[str]:
+def warn_of_unmet(ratios: Mapping[str, Ratios], reported: Sequence[str]) -> list[str]:
     """Warn of parties that cannot meet the controller's goal, except those ``reported`` before; return all of them."""
     unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in reported]
     if unmet:

@@ -137,10 +137,10 @@ class Spent(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds of the round."""
-        return overlapped(self.ahead, self.compute_s, self.downlink_s, self.uplink_s, self.latency_s)
+        return overlap_seconds(self.ahead, self.compute_s, self.downlink_s, self.uplink_s, self.latency_s)
 
 
-def overlapped(ahead: int, compute_s: float, downlink_s: float, uplink_s: float, latency_s: float) -> float:
+def overlap_seconds(ahead: int, compute_s: float, downlink_s: float, uplink_s: float, latency_s: float) -> float:
     """Return the seconds of a round in which each exchange overlaps with ``ahead`` others, apart from start and end.
 
     The serial time of an exchange is divided among the overlapping ones; but a machine, and each direction of a link,
@@ -173,6 +173,7 @@ class Ledger:
 
     def start_round(self) -> None:
         """Start counting a round."""
+        # A copy, as the same objects go on counting.
         self._before = deepcopy(self.costs)
 
     def round_metrics(self) -> dict[str, float]:
@@ -259,13 +260,13 @@ class Clock:
         self, round_index: int, name: str, report: RoundReport, cost: Cost, under_way_s: float | None, trips: int
     ) -> Spent:
         if under_way_s is None and self.simulation.given:
-            seconds = simulated(self.simulation.of(name), round_index, cost, trips)
+            seconds = simulate_seconds(self.simulation.of(name), round_index, cost, trips)
         else:
-            seconds = measured(cost, report.elapsed_s, under_way_s or 0.0, self.work.ahead)
+            seconds = divide_seconds(cost, report.elapsed_s, under_way_s or 0.0, self.work.ahead)
         return Spent(report.alpha, report.beta, *cost, *seconds, self.work.ahead)
 
 
-def simulated(
+def simulate_seconds(
     device: DeviceConfig, round_index: int, cost: Cost, round_trips: int
 ) -> tuple[float, float, float, float]:
     """Return the seconds of computation, downlink, uplink and latency on a simulated machine."""
@@ -277,14 +278,14 @@ def simulated(
     )
 
 
-def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tuple[float, float, float, float]:
+def divide_seconds(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tuple[float, float, float, float]:
     """Return the same of a real machine, from its own clock and the server's while orders were under way.
 
     Time without computation is the link's. Its two directions and its latency cannot be separated: each direction gets
     the share of its bytes. If exchanges overlap, the link's time hidden behind computation is not known either: it is
-    computed by inverting ``overlapped``, which gives an upper bound.
+    computed by inverting ``overlap_seconds``, which gives an upper bound.
     """
-    # The inverse of `overlapped`: there the sum of all parts, shared by 1 + ahead exchanges, is the round.
+    # The inverse of `overlap_seconds`: there the sum of all parts, shared by 1 + ahead exchanges, is the round.
     link_s = max(0.0, (1 + ahead) * under_way_s - compute_s)
     share = cost.downlink_bytes / max(1, cost.downlink_bytes + cost.uplink_bytes)
     return compute_s, min(share * link_s, under_way_s), min((1 - share) * link_s, under_way_s), 0.0

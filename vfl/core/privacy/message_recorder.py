@@ -61,6 +61,7 @@ class MessageRecorder:
     def record(self, protocol: PartyProtocol, exchange: int, rows_n: Tensor, sent_nD: Tensor) -> None:
         """Record the embedding of some rows, and the update that has just answered it."""
         self.rows.append(rows_n)
+        # Copies: the party goes on to compute with these tensors.
         self.embeddings.append(sent_nD.cpu().clone())
         if self.views is not None and (shifts_n2 := self.views.shifts(rows_n, self.round_index, exchange)) is not None:
             self.shifts.append(shifts_n2)
