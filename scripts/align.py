@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.data.experiments import load_user_config
 
     config = load_user_config(arguments.config, arguments.overrides)
-    from vfl.parties.matching.processes import described, for_rows, match_owner, match_together, serve_match
+    from vfl.parties.matching.processes import describe_to_server, for_rows, match_owner, match_together, serve_match
 
     rows = arguments.rows is not None
     if rows:
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(goodbye.reason)
         return goodbye.exit_code
     outcome = serve_match(config, run_dir, rows=rows, insecure=arguments.insecure, console=console)
-    console.print(described(outcome))
+    console.print(describe_to_server(outcome))
     return DONE
 
 

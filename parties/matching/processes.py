@@ -66,7 +66,7 @@ def serve_match(
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.owners, config.network.wait_s)
-        return in_sessions(hub, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
+        return in_sessions(hub, gather, match, lambda outcome: (describe_to_owners(outcome), DONE))
 
 
 def match_owner(
@@ -186,13 +186,13 @@ def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
     return json.dumps(agreed | {"data.tables": list(config.owners)})
 
 
-def described(outcome: MatchOutcome) -> str:
+def describe_to_server(outcome: MatchOutcome) -> str:
     """Return an outcome in one line, for the server only: owners must not learn what others lack."""
     lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
-    return ", ".join([told_to_owners(outcome), *lacking])
+    return ", ".join([describe_to_owners(outcome), *lacking])
 
 
-def told_to_owners(outcome: MatchOutcome) -> str:
+def describe_to_owners(outcome: MatchOutcome) -> str:
     """Return of an outcome what every owner may know, in one line."""
     if outcome.again:
         return "matched already: all owners have the same result; to match again, remove one of their files"

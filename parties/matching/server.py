@@ -131,7 +131,7 @@ class Passing:
                 points = self._pass(at, raise_points(self._blinds[at], points) if at in self._blinds else points)
             result += raise_points(unblind, points) if self._blinds else points
         for at, sums in self._sums.items():
-            self._have_proven(at, sums)
+            self._require_proof(at, sums)
         return bytes(result)
 
     def _part(self, start: int, stop: int) -> bytes:
@@ -158,7 +158,7 @@ class Passing:
         self.progress(count)
         return raised
 
-    def _have_proven(self, at: At, sums: Sums) -> None:
+    def _require_proof(self, at: At, sums: Sums) -> None:
         """Require an owner's proof that it raised sums of points; raise PeerLost, blaming it, for a wrong one."""
         pairs = [each for each in sums if any(each)]  # the identity raised is the identity
         if not pairs:

@@ -56,11 +56,9 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Let ``fetch`` end soon with an error, if it can."""
-        ...
 
     def close(self) -> None:
         """Close the connection; raises nothing."""
-        ...
 
 
 @dataclass(eq=False)
@@ -317,4 +315,4 @@ class FetchedRows:
         except Exception as error:  # it may be there later
             self.log(one_line(error)[:300])
         while not self._ended.wait(LOOKS_S):
-            self.drift.tell_or_log()
+            self.drift.report_or_log()

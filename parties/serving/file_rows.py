@@ -49,10 +49,10 @@ class ServedDrift:
         if histograms is not None and rows:
             self._pending.append((histograms, samples, rows))
 
-    def tell_or_log(self) -> None:
-        """Do as ``tell``; a file that cannot be written is reported once."""
+    def report_or_log(self) -> None:
+        """Do as ``report``; a file that cannot be written is reported once."""
         try:
-            self.tell()
+            self.report()
         except OSError as error:
             if not self._failed:
                 self.log(f"{self.path}: cannot be written: {one_line(error)}")
@@ -60,7 +60,7 @@ class ServedDrift:
         else:
             self._failed = False
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Count the rows noted since, write the file, and show a line if other columns have shifted than before.
 
         Raises OSError if the file cannot be written.
@@ -177,7 +177,7 @@ class FileRows:
     def _watch(self) -> None:
         changed: object = None
         while not self._ended.wait(LOOKS_S):
-            self.drift.tell_or_log()
+            self.drift.report_or_log()
             try:
                 before, changed = changed, self._look()
                 if changed == self._seen or changed != before:  # as it was, or perhaps still being written

@@ -159,7 +159,7 @@ def _outcome_routes(scorer: Scorer) -> APIRouter:
             for place, each in enumerate(told.outcomes)
         ]
         try:
-            unknown = kept.tell(pairs)
+            unknown = kept.note(pairs)
         except OSError as error:
             raise HTTPException(503, str(error), {"Retry-After": "60"}) from None
         return OutcomesResponse(noted=len(pairs) - len(unknown), unknown=[shown(key) for key in unknown])

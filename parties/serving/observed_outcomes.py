@@ -76,12 +76,12 @@ class Outcomes:
         self._thread = threading.Thread(target=self._write, name="outcomes", daemon=True)
         self._thread.start()
 
-    def given(self, model: str, scores: Sequence[tuple[Key, Sequence[float]]]) -> None:
+    def keep(self, model: str, scores: Sequence[tuple[Key, Sequence[float]]]) -> None:
         """Keep scores by key: probabilities by class, or a value. A score without an outcome is replaced by a later."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait((model, time.time(), scores))
 
-    def tell(self, outcomes: Sequence[tuple[Key, float]]) -> list[Key]:
+    def note(self, outcomes: Sequence[tuple[Key, float]]) -> list[Key]:
         """Note the outcome of each key's last score, a class's number or a value; return the keys without a score.
 
         An outcome reported before is corrected. Raises OSError if the file cannot be written.

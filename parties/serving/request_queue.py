@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -126,8 +127,6 @@ class RequestQueue:
 
     async def _wait(self, limit_s: float) -> None:
         self._changed.clear()
-        timer = asyncio.get_running_loop().call_later(limit_s, self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            timer.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()

@@ -34,8 +34,8 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.observed_outcomes import Outcomes
 from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked, Request, RequestQueue, Score, Scored
-from vfl.parties.serving.served_reasons import ColumnsTold, Explainer, ScoredBatch, ServedReasons
-from vfl.parties.serving.served_version import KeyRows, Row, Served, come, load_version
+from vfl.parties.serving.served_reasons import ColumnsDisclosed, Explainer, ScoredBatch, ServedReasons
+from vfl.parties.serving.served_version import KeyRows, Row, Served, load_version, wait_for_replies
 from vfl.runs.run_folder import read_run_id, read_secret
 from vfl.runs.runtime import start_runtime
 from vfl.runs.signals import tell_manager
@@ -53,7 +53,7 @@ class Counters:
     rows: Counter[tuple[str, KeyOutcome]] = field(default_factory=Counter[tuple[str, KeyOutcome]])
     """Keys by party and outcome."""
     batches: int = 0
-    reasons: Counter[tuple[str, ColumnsTold]] = field(default_factory=Counter[tuple[str, ColumnsTold]])
+    reasons: Counter[tuple[str, ColumnsDisclosed]] = field(default_factory=Counter[tuple[str, ColumnsDisclosed]])
     """Keys that were explained by party and what it disclosed of its columns."""
 
 
@@ -147,7 +147,7 @@ class Scorer:
         self._attach()
         # Requests wait meanwhile: a party that restores its model would count as away.
         restoring = [served.ready for name, served in self._parties.items() if name in answering]
-        await come(restoring, time.monotonic() + RELOAD_S)
+        await wait_for_replies(restoring, time.monotonic() + RELOAD_S)
         self.log(f"serving version {version.digest[:12]}")
 
     def _attach(self) -> None:
@@ -233,7 +233,7 @@ class Scorer:
         batch = None if not scored else compute() if light else await asyncio.to_thread(compute)
         values = dict(zip(scored, [] if batch is None else self._values(batch), strict=True))
         if self.outcomes is not None and values:
-            self.outcomes.given(self.version.digest, [*values.items()])
+            self.outcomes.keep(self.version.digest, [*values.items()])
         return {key: Score(key, values.get(key), outcomes[key]) for key in keys}, batch
 
     def _values(self, batch: ScoredBatch) -> list[tuple[float, ...]]:
@@ -276,7 +276,7 @@ class Scorer:
         return found
 
     async def _take_some(self, asked: Mapping[str, KeyRows], until_s: float) -> None:
-        await come((each.reply for each in asked.values() if each.reply is not None), until_s)
+        await wait_for_replies((each.reply for each in asked.values() if each.reply is not None), until_s)
         for name, each in asked.items():
             if each.reply is not None and each.reply.done():
                 self._take(name, each, each.reply)

@@ -27,8 +27,8 @@ from vfl.core.row_by_row import is_light
 from vfl.messages.control import Explained, ReasonsOffer
 from vfl.messages.keys import keys_part
 from vfl.messages.messages import Kind, Message, PartKind
-from vfl.parties.serving.request_queue import Key, KeyOutcome, ReasonsAsked
-from vfl.parties.serving.served_version import KeyRows, Served, Version, come
+from vfl.parties.serving.request_queue import Key, ReasonsAsked
+from vfl.parties.serving.served_version import KeyRows, Served, Version, wait_for_replies
 from vfl.predict.reasons import (
     EXACT_OWNERS,
     ORDERS,
@@ -45,7 +45,7 @@ from vfl.predict.reasons import (
     slopes_part,
 )
 
-ColumnsTold = Literal["amounts", "ranks", "itself", "nothing", "declined", "away", "none"]
+ColumnsDisclosed = Literal["amounts", "ranks", "itself", "nothing", "declined", "away", "none"]
 """What an owner disclosed of its columns for a key: amounts; places; that it keeps them itself; nothing, as it does not
 agree; it declined, as its limit is reached; it was away or slow; it has no row."""
 STEPS = ReasonsWanted().steps
@@ -71,7 +71,7 @@ class ServedReasons:
 
     places: Mapping[tuple[Key, int | None], int]
     reasons: Reasons
-    columns_told: Mapping[str, Sequence[ColumnsTold]]
+    columns_told: Mapping[str, Sequence[ColumnsDisclosed]]
     """By party, of each key what it disclosed of its columns."""
 
     def told(self, key: Key, asked: ReasonsAsked) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ class ServedReasons:
                 by_kind["error"][name] = _number(own.error_N[place])
         return answer | by_kind
 
-    def outcomes(self) -> Counter[tuple[str, ColumnsTold]]:
+    def outcomes(self) -> Counter[tuple[str, ColumnsDisclosed]]:
         """Return how many keys got what, by party."""
         return Counter((name, told) for name, each in self.columns_told.items() for told in each)
 
@@ -150,12 +150,12 @@ class Explainer:
 
     async def _columns(
         self, mine: ScoredBatch, party: PartyProxy, of_N: Tensor, score_N: Tensor, until_s: float
-    ) -> "_Told":
+    ) -> "_Disclosure":
         """Return what one owner discloses of its columns, as far as it comes in time."""
-        found, told = mine.found[party.name], _Told([])
-        names = [found.names.get(key, b"") for key in mine.keys]
-        told.told = [_before(found.outcome(key)) for key in mine.keys]
-        here = [row for row, key in enumerate(mine.keys) if found.outcome(key) == "row"]
+        found = mine.found[party.name]
+        names, outcomes = [found.names.get(key, b"") for key in mine.keys], [found.outcome(key) for key in mine.keys]
+        told = _Disclosure([outcome if outcome in ("none", "declined") else "away" for outcome in outcomes])
+        here = [row for row, outcome in enumerate(outcomes) if outcome == "row"]
         try:
             offer = await self._offer(party.name, until_s)
             if offer.tells == "nothing":
@@ -196,7 +196,7 @@ class Explainer:
             if not served.usable:
                 raise _Away
             reply = served.send(request)
-            await come([reply], until_s)
+            await wait_for_replies([reply], until_s)
             if not reply.done():
                 raise _Away
             return read(served.link, reply, parse)
@@ -215,21 +215,16 @@ class _Away(Exception):  # noqa: N818 - says what happened
 
 
 @dataclass(eq=False)
-class _Told:
+class _Disclosure:
     """What an owner disclosed of its columns."""
 
-    told: list[ColumnsTold]
+    told: list[ColumnsDisclosed]
     """Of each key."""
     columns: ColumnReasons | None = field(default=None)
 
-    def note(self, rows: Sequence[int], told: ColumnsTold) -> None:
+    def note(self, rows: Sequence[int], told: ColumnsDisclosed) -> None:
         for row in rows:
             self.told[row] = told
-
-
-def _before(outcome: KeyOutcome) -> ColumnsTold:
-    """Return what an owner discloses of a key before it has disclosed anything."""
-    return outcome if outcome in ("none", "declined") else "away"
 
 
 def _nothing_yet(offer: ReasonsOffer, rows: int) -> ColumnReasons:

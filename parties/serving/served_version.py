@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -154,26 +155,17 @@ class KeyRows:
         return None if row is None else row[0]
 
 
-async def come(replies: "Iterable[Future[Any]]", until_s: float) -> None:
+async def wait_for_replies(replies: "Iterable[Future[Any]]", until_s: float) -> None:
     """Wait until all replies are here, or until a time. They come in this loop's own thread."""
-    out = [reply for reply in replies if not reply.done()]
-    left, here = len(out), asyncio.get_running_loop().create_future()
+    out, here = [reply for reply in replies if not reply.done()], asyncio.Event()
 
-    def end() -> None:
-        if not here.done():
-            here.set_result(None)
-
-    def count(_reply: "Future[Any]") -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            end()
+    def look(_reply: "Future[Any]") -> None:
+        if all(reply.done() for reply in out):
+            here.set()
 
     for reply in out:
-        reply.add_done_callback(count)
+        reply.add_done_callback(look)
     if out:
-        timer = here.get_loop().call_later(max(until_s - time.monotonic(), 0), end)
-        try:
-            await here
-        finally:
-            timer.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(until_s - time.monotonic(), 0)):
+                await here.wait()

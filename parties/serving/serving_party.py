@@ -31,7 +31,7 @@ from vfl.data.samples import Samples
 from vfl.data.tables.one_row import RowReader
 from vfl.data.tables.source import Tables
 from vfl.messages.control import Explained
-from vfl.messages.keys import LOOKED, Found, keys_part, keys_told, presence_part, read_keys
+from vfl.messages.keys import LOOKED, Found, announced_keys, keys_part, presence_part, read_keys
 from vfl.messages.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 from vfl.parties.network.action_log import NAME as ACTIONS
 from vfl.parties.network.action_log import ActionLog
@@ -197,7 +197,7 @@ class ServingParty:
         """Return whether the answer takes less than handing the request to another thread. Raises MessageError."""
         match request.kind:
             case Kind.LOOK_UP:
-                keys = sum(map(keys_told, request.payloads(PartKind.KEYS)))
+                keys = sum(map(announced_keys, request.payloads(PartKind.KEYS)))
                 return self.rows.is_at_hand(self.party) and is_light(self.macs, keys)
             case Kind.EXPLAIN | Kind.ATTRIBUTE:
                 asked = Explained.of(request)

@@ -129,7 +129,7 @@ def test_drift_of_many_requests_is_counted_in_one_step(tmp_path: Path, monkeypat
         drift = ServedDrift(["a", "b", "c"], tmp_path / name, lambda line: None)
         for rows in requests:
             drift.note(histograms, samples, rows)
-        drift.tell()
+        drift.report()
         reports.append((tmp_path / name).read_text())
     assert added == [40, 40]
     assert reports[0] == reports[1]

@@ -49,7 +49,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "iterates": at("vfl.core.label_protocol", "HeadReplica.gradient"),
     "evaluates": at("vfl.core.party", "FeatureParty.evaluate"),
     "has saved, unanswered": at("vfl.parties.network.party.training_session", "PartyWorker._save", after=True),
-    "says hello": at("vfl.parties.network.party.party_process", "Hello"),
+    "says hello": at("vfl.parties.network.training_terms", "Hello"),
     "says its hello": at("vfl.parties.matching.processes", "Hello"),
     # at the server
     "listens": at("vfl.parties.network.server.hub", "Hub.wait_for"),
@@ -65,7 +65,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "has its result, unanswered": at("vfl.parties.matching.owner", "MatchingOwner._take", after=True),
     # at its server
     "joins": at("vfl.parties.matching.server", "_join"),
-    "has matched": at("vfl.parties.matching.processes", "told_to_owners"),
+    "has matched": at("vfl.parties.matching.processes", "describe_to_owners"),
     # at either
     "writes a checkpoint": at_half_a_tensor_file,
 }

@@ -52,7 +52,7 @@ def stand_in(drift: int = 0, **settings: Any) -> Any:
         scores = [Score(key, (0.5,) if key == ("1",) else None, {"bank": "row"}) for key in keys]
         return Scored("v", tuple(scores))
 
-    told = SimpleNamespace(tell=lambda pairs: [], last=lambda task: (0, {}))
+    told = SimpleNamespace(note=lambda pairs: [], last=lambda task: (0, {}))
     version = SimpleNamespace(digest="v", columns=("k",), drift=Drift(drift), task=SimpleNamespace(names=()))
     scorer = {"settings": ServingConfig(**settings), "submit": submit, "version": version, "outcomes": told}
     counters = SimpleNamespace(rows=Counter(), reasons=Counter(), batches=0)

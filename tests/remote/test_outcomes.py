@@ -20,9 +20,9 @@ def test_periods_are_in_the_order_of_scoring_and_the_latest_scores_stay(tmp_path
     monkeypatch.setattr(module, "PERIOD", 4)
     monkeypatch.setattr(module, "MOST_SCORES", 10)
     outcomes = kept(tmp_path / "o")
-    outcomes.given("m1", [((f"{n}",), (0.9, 0.1)) for n in range(8)])
-    outcomes.given("m2", [((f"{n}",), (0.2, 0.8)) for n in range(8, 13)])
-    assert outcomes.tell([((f"{n}",), float(n % 2)) for n in range(13)]) == [("0",), ("1",), ("2",)]
+    outcomes.keep("m1", [((f"{n}",), (0.9, 0.1)) for n in range(8)])
+    outcomes.keep("m2", [((f"{n}",), (0.2, 0.8)) for n in range(8, 13)])
+    assert outcomes.note([((f"{n}",), float(n % 2)) for n in range(13)]) == [("0",), ("1",), ("2",)]
     periods = outcomes.periods(TASK)
     assert [(period.rows, period.models) for period in periods] == [(4, ("m1",)), (4, ("m1", "m2")), (2, ("m2",))]
     assert periods[1].metrics["auc"] == 0.25  # yes: 7 of m1 at 0.1, 9 of m2 at 0.8; no: 8 and 10 at 0.8
@@ -36,11 +36,11 @@ def test_periods_are_in_the_order_of_scoring_and_the_latest_scores_stay(tmp_path
 def test_a_score_without_outcome_is_replaced_and_one_with_it_stays(tmp_path):
     outcomes = kept(tmp_path / "o")
     key = ("7",)
-    outcomes.given("a", [(key, (1.0,))])
-    outcomes.given("b", [(key, (2.0,))])
-    assert outcomes.tell([(key, 5.0)]) == []
-    outcomes.given("c", [(key, (3.0,))])
-    assert outcomes.tell([(key, 5.0)]) == []
+    outcomes.keep("a", [(key, (1.0,))])
+    outcomes.keep("b", [(key, (2.0,))])
+    assert outcomes.note([(key, 5.0)]) == []
+    outcomes.keep("c", [(key, (3.0,))])
+    assert outcomes.note([(key, 5.0)]) == []
     (period,) = outcomes.periods(Regression(0, 1))
     assert (period.models, period.rows, period.metrics["mae"]) == (("b", "c"), 2, 2.5)
     outcomes.close()
@@ -58,9 +58,9 @@ def test_a_full_disk_stops_no_score_and_is_told_once(tmp_path):
     with sqlite3.connect(tmp_path / "o") as other:
         other.execute("DROP TABLE scores")
     for _ in range(3):
-        outcomes.given("a", [(("1",), (1.0,))])
+        outcomes.keep("a", [(("1",), (1.0,))])
     with pytest.raises(OSError, match="no such table"):
-        outcomes.tell([(("1",), 0.0)])
+        outcomes.note([(("1",), 0.0)])
     assert len(lines) == 1
     assert "scores cannot be kept" in lines[0]
     outcomes.close()

@@ -77,7 +77,7 @@ def keys_part(keys: Sequence[bytes]) -> Part:
     return Part(PartKind.KEYS, _COUNT.pack(len(keys)) + b"".join(packed))
 
 
-def keys_told(payload: Buffer) -> int:
+def announced_keys(payload: Buffer) -> int:
     """Return how many keys there are by the word of who sent them, which ``read_keys`` checks."""
     return int.from_bytes(payload[: _COUNT.size], "little")
 
