@@ -1,10 +1,12 @@
 """Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
 
 import gc
+import os
 import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from vfl.config import ExperimentConfig, parse_config
 from vfl.core import embeddings, pruning_pictures
 from vfl.core.local import build_in_process
 from vfl.core.server import HeadServer
+from vfl.data.sources import images
 from vfl.runs.runtime import start_runtime
 
 # The same verdict for the same commit: no example fails for its time, and the examples are always the same ones.
@@ -70,6 +73,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 Settings = dict[str, Any]
 Build = Callable[..., HeadServer]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick():
+    """Read the digits once, and do not wait for the disk: the system lives on, so what is written can be read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "_read_rows", cache(images._read_rows))
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

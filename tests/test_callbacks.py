@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vfl.runs.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.tensorboard import TensorBoard
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
 
 # early stopping
 

@@ -26,12 +26,6 @@ SECTIONS = ("loop", "party_1")
 TREE_FILES = [f"{name}.{kind}" for name in SECTIONS for kind in ("json", "safetensors")]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system lives on in these tests: what is written can be read, synced or not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 class Lazy(dict[str, State]):
     """Sections that are fetched when asked for."""
 

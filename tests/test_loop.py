@@ -1,7 +1,6 @@
 """The one loop: the order of its calls, evaluations, checkpoints, restoring, stopping, failures."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -13,11 +12,6 @@ from vfl.runs.callbacks import JsonLines
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.signals import stop_on_signal
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def test_the_order_of_calls(tmp_path: Path):

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
+from shorthand import release
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -171,7 +172,9 @@ def test_layers_of_every_kind_cost_their_closed_form(layer, shape, expected):
     assert count_macs(layer(), torch.randn(2, *shape)) == expected
 
 
-@pytest.mark.parametrize("compile_it", [lambda m: torch.compile(m, backend="eager"), lambda m: m.compile() or m])
+@pytest.mark.parametrize(
+    "compile_it", [lambda m: torch.compile(m, backend="eager"), release(lambda m: m.compile() or m)]
+)
 def test_a_compiled_model_costs_what_it_costs_uncompiled(compile_it):
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
+from hub_clients import LIMIT_S, made, reason_of, talk
 
 from vfl.base.errors import PeerLost
 from vfl.config import ConfigError, NetworkConfig
@@ -30,28 +30,20 @@ from vfl.parties.network.party.dialer import MOST_WAITING, Dialer, Inbox, Receiv
 from vfl.parties.network.server import hub as hub_module
 from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.tls import diagnosis
-from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key, peer
+from vfl.parties.network.tls.certificates import Authority, peer
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.transport import rpc
-from vfl.parties.network.transport.rpc import error_text, is_end, open_channel, open_stream
+from vfl.parties.network.transport.rpc import is_end, open_channel, open_stream
 from vfl.parties.network.wire.frame import pack, unpack
-from vfl.parties.network.wire.session import Hello, Refusal, Save
+from vfl.parties.network.wire.session import Hello, Save
 
 NAMES = tuple(f"party_{number}" for number in range(1, 64))
 RUN = "0123456789abcdef"
-LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
     return Authority.create("attacked", 200, datetime.now(UTC))
-
-
-def made(authority: Authority, name: str) -> TlsFiles:
-    key = new_key()
-    certificate = authority.certify(CertificateSubject(name), key.public_key(), 100)
-    pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
-    return TlsFiles(pems[0], pems[1], key_pem(key))
 
 
 @contextmanager
@@ -82,25 +74,6 @@ def dialling(network: NetworkConfig, tls: TlsFiles, name: str = "party_1") -> It
 def welcomed(dialer: Dialer) -> bool:
     event = dialer.inbox.get(LIMIT_S)
     return isinstance(event, ReceivedOrder) and event.message.kind is Kind.WELCOME
-
-
-async def first_answer(address: str, tls: TlsFiles, *messages: bytes) -> Message | str:
-    channel = open_channel(address, tls)
-    try:
-        call = open_stream(channel)
-        for message in messages:
-            await call.write(message)
-        data = await asyncio.wait_for(call.read(), LIMIT_S)
-        return "end" if is_end(data) else unpack(data)
-    except grpc.aio.AioRpcError as error:
-        return error_text(error)
-    finally:
-        await channel.close()
-
-
-def refused(answer: Message | str) -> str:
-    assert isinstance(answer, Message), answer
-    return Refusal.of(answer).reason
 
 
 @pytest.mark.release
@@ -320,7 +293,7 @@ def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_pat
         calls = [open_stream(channel) for channel in channels]
         try:
             read = [asyncio.wait_for(call.read(), LIMIT_S) for call in calls]
-            return sorted(refused(unpack(data)) for data in await asyncio.gather(*read))
+            return sorted(reason_of(unpack(data)) for data in await asyncio.gather(*read))
         finally:
             for channel in channels:
                 await channel.close()
@@ -355,8 +328,8 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         with pytest.raises(ValueError, match=f"the certificate {serial:x} of 'party_2' is on the deny list"):
             second.inbox.get(LIMIT_S)
         assert hub.joined().keys() == {"party_1"}
-        answer = asyncio.run(first_answer(network.listen, other, pack(hello("party_3"))))
-        assert refused(answer) == "the key of 'party_3' is not on the allow list"
+        answer = talk(network.listen, other, pack(hello("party_3")))[0]
+        assert reason_of(answer) == "the key of 'party_3' is not on the allow list"
     assert f"network.tls.deny: {deny} holds 1 serial number" in said
     assert f"network.tls.allow: {allow} holds 2 fingerprints" in said
 
@@ -404,7 +377,7 @@ HELLOS = {
 def test_a_hello_is_refused_in_one_short_line(authority: Authority, tmp_path: Path, what: str):
     with listening(authority, tmp_path) as (hub, network):
         data = pack(hello(**HELLOS[what]))
-        reason = refused(asyncio.run(first_answer(network.listen, made(authority, "party_1"), data)))
+        reason = reason_of(talk(network.listen, made(authority, "party_1"), data)[0])
         assert 0 < len(reason) <= 300
         assert reason.isprintable()
         assert hub.joined() == {}

@@ -95,6 +95,7 @@ def test_permuted_labels_are_not_found(stream, classes):
     assert abs(direction_leak(gradients_ND, permuted_N, classes, stream).value - 0.5) < 0.05
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("hidden", "share"), [((), 0.97), release((16,), 0.65)])
 def test_a_head_of_known_shape_is_inverted(stream, hidden, share):
     labels_N = stream.choice(3, size=ROWS, p=[0.5, 0.3, 0.2])
@@ -174,6 +175,7 @@ def test_completion_gains_what_only_the_joint_model_knows(stream):
     assert gain(stream.normal(size=(ROWS, 8)), noise).holds(0.0)
 
 
+@pytest.mark.release
 def test_a_model_of_the_known_rows_alone_is_normalised_by_their_statistics(stream):
     # Circles, which no straight line tells apart: a fresh model does after a few steps, far from its first statistics.
     labels_N = stream.integers(2, size=ROWS)

@@ -150,6 +150,7 @@ DEFENDED = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "defence",
     [

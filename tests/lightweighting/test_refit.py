@@ -199,6 +199,7 @@ def solved_macs(layer: Any, whole: Any, patches: int) -> int:
     return patches * read**2 + kept * lost * outputs + kept**3 // 6 + kept**2 * outputs
 
 
+@pytest.mark.release
 def test_costs_are_counted_in_the_rounds_that_prune(build):
     models = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
     server: HeadServer = build(models=models, lightweighting=REFIT)

@@ -44,6 +44,7 @@ def test_the_run_trains_as_long_as_its_best_trial(fitted: vfl.VerticalClassifier
     assert all(trial.bytes > 0 for trial in fitted.trials_)
 
 
+@pytest.mark.release
 def test_trials_repeat_to_the_bit(fitted: vfl.VerticalClassifier):
     again = fit(*tables())
     assert again.trials_ == fitted.trials_

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shorthand import release
+from shorthand import at_every_run, release
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -70,7 +70,7 @@ def strike(monkeypatch: pytest.MonkeyPatch) -> Any:
     signal.signal(signal.SIGTERM, handler)
 
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = pytest.mark.parametrize("number", at_every_run([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 Strike = Callable[[signal.Signals], None]
 
 

@@ -36,6 +36,7 @@ class Net(nn.Module):
         return self.embedding(self.drop(torch.relu(self.norm(self.hidden(rows)))))
 
 
+FEW = {"training.steps_per_round": 2}
 NETS = {"left": Net(), "right": Net()}
 OBJECTS: dict[str, object] = {"training.batch_size": 16, "training.rounds": 2, "lightweighting.alpha": 0.3}
 
@@ -46,7 +47,7 @@ def fit(**given: Any) -> vfl.Run:
 
 
 def classifier(**given: Any) -> vfl.VerticalClassifier:
-    return vfl.VerticalClassifier(random_state=0, rounds=2, alpha=0.3, **given)
+    return vfl.VerticalClassifier(random_state=0, rounds=2, alpha=0.3, settings=FEW, **given)
 
 
 def digests(run: vfl.Run) -> list[str]:
@@ -69,7 +70,7 @@ def fitted_classifier(folder: Path, trained: Any) -> object:
 
 
 def fitted_regressor(folder: Path, trained: Any) -> object:
-    model = vfl.VerticalRegressor(random_state=0, rounds=2).fit(TABLES, X[:, 0] + X[:, 3])
+    model = vfl.VerticalRegressor(random_state=0, rounds=2, settings=FEW).fit(TABLES, X[:, 0] + X[:, 3])
     return digests(model.run_), model.predict(TABLES).tolist(), model.score(TABLES, X[:, 0] + X[:, 3])
 
 

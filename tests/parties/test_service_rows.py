@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
+from hub_clients import made, write
 from refusals import refused, refuses
 from served_owner import KEYS, check_same, key
 
 from vfl.data.tables.arrow import pq
-from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.tls.certificates import Authority
 from vfl.parties.serving import fetched_rows, row_connections
 from vfl.parties.serving.fetched_rows import CONNECTIONS
 
@@ -263,26 +263,17 @@ def test_a_token_goes_in_the_header_and_into_no_line(owned, service: Service, tm
 def test_tls_knows_the_service_and_the_owner(owned, new_rows: dict[str, Path], tmp_path: Path):
     own, context = owned("shop"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority, other = Authority.create("a", 10), Authority.create("b", 10)
-    for name, subject in (
-        ("server", CertificateSubject("server", ("127.0.0.1",))),
-        ("own", CertificateSubject("shop")),
-    ):
-        private = new_key()
-        certificate = authority.certify(subject, private.public_key(), 5)
-        (tmp_path / f"{name}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
-        (tmp_path / f"{name}-key.pem").write_bytes(key_pem(private))
-    for name, each in (("ca.pem", authority), ("other.pem", other)):
-        (tmp_path / name).write_bytes(each.certificate.public_bytes(Encoding.PEM))
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server-key.pem")
-    context.load_verify_locations(tmp_path / "ca.pem")
+    server = write(made(authority, "server", hosts=("127.0.0.1",), days=5), tmp_path / "server")
+    tls = {name: str(path) for name, path in write(made(authority, "shop", days=5), tmp_path / "own").items()}
+    (tmp_path / "other.pem").write_bytes(made(other, "shop", days=5).ca)
+    context.load_cert_chain(server["certificate"], server["key"])
+    context.load_verify_locations(server["ca"])
     context.verify_mode = ssl.CERT_REQUIRED
-    names = {"ca": "ca.pem", "certificate": "own.pem", "key": "own-key.pem"}
-    tls = {setting: str(tmp_path / name) for setting, name in names.items()}
     service = Service(new_rows["shop"], context)
     try:
-        (tmp_path / "own-key.pem").chmod(0o644)
+        Path(tls["key"]).chmod(0o644)
         refuses("data.tables.shop.serve.key", lambda: own.served(url=service.url, **tls), "users")
-        (tmp_path / "own-key.pem").chmod(0o600)
+        Path(tls["key"]).chmod(0o600)
         rows = own.served(url=service.url, **tls)
         check_same(own, rows.find(own.party, KEYS), own.from_file(new_rows["shop"]), KEYS)
         assert rows.find(own.party, KEYS).away == frozenset()

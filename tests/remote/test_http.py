@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
+from hub_clients import made, write
 from shorthand import release, wait_until
 
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import FEWEST
 from vfl.parties.network.server import hub
-from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.tls.certificates import Authority
 from vfl.parties.network.transport.listening import Bounded, bounded, listening
 from vfl.parties.serving import client_connection
 from vfl.parties.serving import http as service
@@ -102,13 +102,8 @@ def raw(port: int, *lines: str, body: bytes = BODY) -> bytes:
 
 def certified(folder: Path) -> dict[str, Any]:
     """Settings of a service with a certificate."""
-    authority, key = Authority.create("a", 10), new_key()
-    certificate = authority.certify(CertificateSubject("server", ("localhost",)), key.public_key(), 5)
-    files = {"certificate": folder / "certificate.pem", "key": folder / "key.pem"}
-    files["certificate"].write_bytes(certificate.public_bytes(Encoding.PEM))
-    files["key"].write_bytes(key_pem(key))
-    files["key"].chmod(0o600)
-    return files
+    paths = write(made(Authority.create("a", 10), "server", hosts=("localhost",), days=5), folder)
+    return {name: paths[name] for name in ("certificate", "key")}
 
 
 def trusting() -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
+from hub_clients import made, reason_of, talk
 
 from vfl.base.errors import PeerLost, TryLater, may_pass
 from vfl.config import ConfigError, NetworkConfig
@@ -16,24 +16,16 @@ from vfl.messages.messages import Kind, Message, Part, PartKind, control
 from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.admission import SERVED, DataDigests, Expected, JoinRefused, check_hello
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from vfl.parties.network.tls.certificates import Authority
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.training_terms import agreement
 from vfl.parties.network.transport import rpc
-from vfl.parties.network.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
+from vfl.parties.network.transport.rpc import grpc, open_channel, open_stream
 from vfl.parties.network.wire.frame import PIECE_BYTES, Assembler, cut, pack, unpack
 from vfl.parties.network.wire.session import Hello, Refusal
 
 RUN = "0123456789abcdef"
 DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)
-
-
-def made(authority: Authority, name: str, *, age_days: int = 0, days: int = 100) -> TlsFiles:
-    key = new_key()
-    begin = datetime.now(UTC) - timedelta(days=age_days)
-    certificate = authority.certify(CertificateSubject(name), key.public_key(), days, begin)
-    pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
-    return TlsFiles(pems[0], pems[1], key_pem(key))
 
 
 @pytest.fixture(scope="module")
@@ -84,38 +76,6 @@ class listen:  # noqa: N801 - reads as a verb: with listen(...)
 
     def __exit__(self, *error: Any) -> None:
         self.listening.hub.__exit__(None, None, None)
-
-
-def talk(address: str, tls: TlsFiles | None, *messages: bytes, answers: int = 1) -> list[Message | str]:
-    """Send messages on one stream and return so many answers but heartbeats; gRPC's words where there are none."""
-
-    async def converse() -> list[Message | str]:
-        opened = open_channel(address, tls)
-        try:
-            call = open_stream(opened)
-            heard: list[Message | str] = []
-            try:
-                for each in messages:
-                    await call.write(each)
-                while len(heard) < answers:
-                    data = await asyncio.wait_for(call.read(), 30)
-                    if is_end(data):
-                        return [*heard, "end"]
-                    message = unpack(data)
-                    if message.kind is not Kind.HEARTBEAT:
-                        heard.append(message)
-            except grpc.aio.AioRpcError as error:
-                heard.append(error_text(error))
-            return heard
-        finally:
-            await opened.close()
-
-    return asyncio.run(converse())
-
-
-def refused(answer: Message | str) -> str:
-    assert isinstance(answer, Message), answer
-    return Refusal.of(answer).reason
 
 
 def test_a_party_with_its_certificate_is_in(listening: Listening, authority: Authority):
@@ -180,13 +140,13 @@ def test_tls_1_2_is_not_spoken(listening: Listening, authority: Authority, tmp_p
 
 def test_another_partys_identity(listening: Listening, authority: Authority):
     (answer,) = talk(listening.address, made(authority, "party_2"), pack(listening.hello("party_1")))
-    assert refused(answer) == ("the certificate is of 'party_2', the hello says 'party_1'; use party_1's certificate")
+    assert reason_of(answer) == ("the certificate is of 'party_2', the hello says 'party_1'; use party_1's certificate")
     assert listening.hub.joined() == {}
 
 
 def test_a_party_that_nobody_expects(listening: Listening, authority: Authority):
     (answer,) = talk(listening.address, made(authority, "party_3"), pack(listening.hello("party_3")))
-    assert "the server expects party_1, party_2, not 'party_3'" in refused(answer)
+    assert "the server expects party_1, party_2, not 'party_3'" in reason_of(answer)
 
 
 def changed(settings: str, key: str, value: Any) -> str:
@@ -220,7 +180,7 @@ def test_what_must_agree_and_does_not(listening: Listening, authority: Authority
     changes, message = DIFFERENT[what]
     hello = listening.hello(**changes(listening.settings))
     (answer,) = talk(listening.address, made(authority, "party_1"), pack(hello))
-    assert message in refused(answer)
+    assert message in reason_of(answer)
     assert listening.hub.joined() == {}
 
 
@@ -235,7 +195,7 @@ def test_a_party_that_trains_is_told_that_the_server_serves(listening: Listening
 def test_another_run(listening: Listening, authority: Authority):
     hello = replace(listening.hello(), run="fedcba9876543210")
     (answer,) = talk(listening.address, made(authority, "party_1"), pack(hello))
-    assert refused(answer).startswith(f"party_1's folder belongs to run fedcba9876543210, the server's to run {RUN};")
+    assert reason_of(answer).startswith(f"party_1's folder belongs to run fedcba9876543210, the server's to run {RUN};")
 
 
 STRANGE = {
@@ -268,7 +228,7 @@ STRANGE = {
 def test_a_stream_that_does_not_begin_with_a_hello(listening: Listening, authority: Authority, what: str):
     first, message = STRANGE[what]
     (answer,) = talk(listening.address, made(authority, "party_1"), first(listening.hello()))
-    assert message in refused(answer)
+    assert message in reason_of(answer)
 
 
 def test_a_second_party_of_the_same_name_is_refused_while_the_first_is_here(listening: Listening, authority: Authority):
@@ -290,7 +250,7 @@ def test_a_second_party_of_the_same_name_is_refused_while_the_first_is_here(list
         await opened.close()
 
     asyncio.run(while_the_first_is_here())
-    assert refused(second[0]).startswith("party_1 is already here; stop the other process of that name")
+    assert reason_of(second[0]).startswith("party_1 is already here; stop the other process of that name")
     assert isinstance(second[0], Message)
     assert Refusal.of(second[0]).again  # one that died without a word is let go later
 
@@ -304,7 +264,7 @@ def test_what_breaks_the_protocol_after_joining_is_told_and_the_party_lost(liste
         *cut(reply),
         answers=2,
     )
-    assert refused(answers[1]) == "DONE of session 1 came, this is session 0"
+    assert reason_of(answers[1]) == "DONE of session 1 came, this is session 0"
     wait_until_gone(listening)
 
 
@@ -329,7 +289,7 @@ def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listen
 
     asyncio.run(converse())
     assert [each.size for each in heard if each.kind is Kind.END_ROUND] == [request.size]
-    assert refused(heard[-1]) == "protocol version 255 came, this side speaks 4; install the same release"
+    assert reason_of(heard[-1]) == "protocol version 255 came, this side speaks 4; install the same release"
 
 
 def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):
@@ -340,7 +300,7 @@ def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority:
         next(cut(Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, bytes((1 << 20) - 36)),), run=RUN))),
         answers=2,
     )
-    assert refused(answers[1]) == (
+    assert reason_of(answers[1]) == (
         "a EMBEDDING of 1048577 bytes came, network.max_message_mb allows 1 MiB here; raise it on both sides"
     )
     wait_until_gone(listening)
@@ -380,11 +340,11 @@ def test_a_port_that_is_taken(listening: Listening, configure):
 
 def test_an_address_that_can_never_be_bound_is_bad_input():
     with (
-        pytest.raises(ConfigError, match=r"network.listen: 192.0.2.1:50051 .*Cannot assign requested addr") as refused,
+        pytest.raises(ConfigError, match=r"network.listen: 192.0.2.1:50051 .*Cannot assign requested addr") as caught,
         Hub(RUN, {}, NetworkConfig(listen="192.0.2.1:50051"), None, log=print),
     ):
         pass
-    assert not may_pass(refused.value)
+    assert not may_pass(caught.value)
 
 
 def test_the_port_is_free_afterwards(authority: Authority, configure):

@@ -74,6 +74,7 @@ def test_a_party_killed(federate, in_process, point: str):
     check(federation, {"party_2": 1}, in_process)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("batch", [2, release(EXCHANGES + 1)])
 def test_a_party_killed_while_it_trains_alone(federate, in_process, batch: int):
     """In the first round, or in the second after a checkpoint."""

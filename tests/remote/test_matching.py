@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from shorthand import release
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 from vfl.config import ConfigError, parse_config
@@ -85,7 +86,7 @@ class Matching(Federation):
             SERVER: ("joins", 1),
             "club": ("takes its result", 1),
         },
-        {"shop": ("has its result, unanswered", 1), SERVER: ("has matched", 1), "bank": ("says its hello", 1)},
+        release({"shop": ("has its result, unanswered", 1), SERVER: ("has matched", 1), "bank": ("says its hello", 1)}),
     ],
     ids=["before it ends", "at its end"],
 )

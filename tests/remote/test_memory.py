@@ -1,14 +1,13 @@
 """Memory of a message at the limit, through gRPC, frame and codec, whichever way it goes."""
 
 import asyncio
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from resident import begin_peak, needs_proc, resident_bytes
 from shorthand import release
 
 from vfl.compression.codec import ValueType, encode
@@ -28,19 +27,12 @@ LIMIT_MB = 64
 ROWS, WIDTH = 1024, LIMIT_MB * MIB // 4 // 1024 - 1
 """Of the largest dense float32 embedding that a message holds."""
 RUN = "0123456789abcdef"
-pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
-
-
-def resident_bytes(field: str) -> int:
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status[field].split()[0]) * 1024
+pytestmark = needs_proc
 
 
 def measured(work: Callable[[], object]) -> float:
     """Peak memory of ``work`` beyond what was there before, in limits."""
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = resident_bytes("VmRSS")
+    before = begin_peak()
     work()
     return (resident_bytes("VmHWM") - before) / (LIMIT_MB * MIB)
 

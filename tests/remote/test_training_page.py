@@ -97,7 +97,7 @@ def test_server_and_party_tell_rounds_loss_bytes_and_whom_they_await(federate):
     assert values["lvfl_exchange_seconds", "party_2"] > 0
 
 
-@pytest.mark.parametrize("sent", at_every_run(NONSENSE, NONSENSE[0], NONSENSE[-1]))
+@pytest.mark.parametrize("sent", at_every_run(NONSENSE, NONSENSE[-1]))
 def test_clients_that_say_nothing_or_nonsense_change_nothing(federate, in_process, sent: bytes):
     federation, port = federate(), free_port()
     federation.start(SERVER, extra=(f"network.metrics={port}",))

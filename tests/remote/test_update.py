@@ -48,8 +48,7 @@ def served(folder: Path) -> int:
 
 
 @pytest.mark.release
-def test_killed_at_any_step_the_old_version_is_served_or_the_new_one_and_it_goes_on(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def test_killed_at_any_step_the_old_version_is_served_or_the_new_one_and_it_goes_on(tmp_path: Path):
     new = write_run(tmp_path / "run-next", (3, 6))
     before = write_run(tmp_path / "before", (2, 3)).folder
     outcomes: list[int] = []

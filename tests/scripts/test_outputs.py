@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from shorthand import release
+from shorthand import at_every_run, release
 from tiny_training import TINY
 
 from vfl.base.errors import ConfigError
@@ -85,7 +85,7 @@ def pipe(tmp_path: Path) -> tuple[Path, Callable[[], bytes]]:
     return path, content
 
 
-@pytest.mark.parametrize("command", WRITERS)
+@pytest.mark.parametrize("command", at_every_run(WRITERS, "predict", "describe"))
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_is_followed_and_stays(command, exists, say, tmp_path: Path):
     (tmp_path / "elsewhere").mkdir()

@@ -135,6 +135,7 @@ def resumed(build, folder, rows, **sections):
     return server
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("limit", "kills"), [("auto", [3]), release("auto", [1, 2, 4, 5]), release(DEADLINE_S, [1, 3, 5])]
 )

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from shorthand import parties_of
+from shorthand import at_every_run, parties_of
 from torch import Tensor, nn
 
 from vfl.core import finished_model
@@ -81,7 +81,7 @@ def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pyt
     assert unseen["evaluation_macs"] < seen["evaluation_macs"]
 
 
-@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("used", at_every_run([False, True], True))
 def test_a_checkpoint_costs_no_evaluation(build, used: bool):
     costs: list[int] = []
     for saves in (False, True):

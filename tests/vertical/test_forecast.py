@@ -27,7 +27,7 @@ def payload(costs: PartyCosts, direction: str) -> int:
     [
         release("shared", "replay", 2, 0, False, 0),
         release("shared", "broadcast", 1, 2, False, 0),
-        ("shared", "replay", 1, 0, True, 2),
+        release("shared", "replay", 1, 0, True, 2),
         ("server", "replay", 2, 1, True, 0),
     ],
 )

@@ -147,6 +147,7 @@ def test_describe_writes_the_table_of_labels_alone(tmp_path: Path, rows: int):
     assert (config.parties, config.owners) == (("shop",), ("clerk", "shop"))
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:X. .* rows of clerk have")
 @pytest.mark.parametrize("key", at_every_run([None, "k"], "k"))
 def test_estimators_take_labels_alone(key: str | None):

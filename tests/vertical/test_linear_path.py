@@ -98,6 +98,7 @@ def test_training_equals_algorithm_1(labels: Any):
     assert_models(server, reference.models, reference.head, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("batch_norm", [True, release(False)])
 @pytest.mark.parametrize(
     "features",

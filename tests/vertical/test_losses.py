@@ -225,6 +225,7 @@ def digest(y: Any, loss: Any = None, settings: dict[str, Any] | None = None, **g
     return run.summary["model_digest"]
 
 
+@pytest.mark.release
 def test_named_defaults_gamma_0_and_one_own_function_have_the_same_bits():
     classes, amounts = digest(Y), digest(AMOUNT)
     assert digest(Y, "cross_entropy") == digest(Y, {"kind": "focal", "gamma": 0}) == classes

@@ -86,6 +86,7 @@ def test_training_is_the_algorithm_on_smaller_images(build, shift: int):
     assert_models(server, naive.models, naive.head, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_costs_are_counted_and_forecast_on_the_rounds_images(build, labels: str):
     server: HeadServer = build(

@@ -1,12 +1,13 @@
 """Whatever comes off the wire, there is an answer or a typed error: 100,000 mutated messages, and their memory."""
 
-import ctypes
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+from resident import begin_peak, needs_proc, resident_bytes
+from shorthand import at_every_run
 
 from vfl.compression.codec import CodecError, ValueType, decode, encode
 from vfl.compression.sparsify import sparsify
@@ -20,7 +21,8 @@ from vfl.parties.network.wire.session import Goodbye, Hello, check_run
 
 RUN = "0123456789abcdef"
 ROWS, WIDTH = 6, 5
-MUTATIONS = 100_000
+MUTATIONS = 1000 * settings().max_examples
+"""100,000 before a release."""
 VALUES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
 MIB = 1 << 20
 
@@ -111,19 +113,8 @@ def test_an_undamaged_message_is_read():
     assert read_all(data, EmbeddingReceiver("party_1", WIDTH, kind)) == "read"
 
 
-def resident_bytes(field: str) -> int:
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status[field].split()[0]) * 1024
-
-
-def trim() -> None:
-    """Give freed memory back to the system, so that what is used again shows."""
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
-@pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
+@needs_proc
+@pytest.mark.parametrize("beta", at_every_run([0.0, 0.5, 0.99], 0.5))
 def test_a_large_mutated_frame_takes_less_than_twice_the_limit(beta: float):
     limit = 32 * MIB
     rows, width = 1024, limit // 4 // 1024 - 1  # the largest that a message holds
@@ -133,8 +124,7 @@ def test_a_large_mutated_frame_takes_less_than_twice_the_limit(beta: float):
     undamaged = 0
     for place in (0, 2, 4, 5, 9, 13, *(choice.randrange(17, len(frame)) for _ in range(6)), len(frame)):
         damaged = frame[:place] + choice.randbytes(min(2, len(frame) - place)) + frame[place + 2 :]
-        trim()
-        before = resident_bytes("VmRSS")
+        before = begin_peak()
         try:
             decode(damaged, shape=(rows, width))
             undamaged += 1  # but for a value

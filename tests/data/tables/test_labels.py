@@ -96,7 +96,7 @@ def test_the_end_and_the_report_name_the_positive_class(tmp_path: Path, positive
     assert ["of class 'yes'" in each for each in shown] == [positive is not None] * 2
 
 
-QUICK = {"rounds": 4, "random_state": 0, "settings": {"threads": 1}}
+QUICK = {"rounds": 4, "random_state": 0, "settings": {"threads": 1, "training.steps_per_round": 10}}
 X = np.random.default_rng(0).normal(size=(60, 3))
 
 
