@@ -29,7 +29,7 @@ from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
 from vfl.data.sources.images import Standardisation
 from vfl.horizontal.components import CLASSIFIERS
-from vfl.horizontal.experiment import HorizontalExperiment
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
 from vfl.runs.loop import Algorithm, Metrics
 

@@ -16,10 +16,10 @@ from vfl.horizontal.algorithm import FederatedAlgorithm, Report
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.build import build_algorithm
 from vfl.horizontal.client_states import InMemory, OnDisk
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.local import LocalResult, Loss, batch_loss

@@ -11,7 +11,7 @@ from rich.console import Console
 from shorthand import parse_horizontal
 from small_cells import random_cell
 
-from vfl.horizontal.experiment import HorizontalExperiment
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer

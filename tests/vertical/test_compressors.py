@@ -26,7 +26,7 @@ from vfl.compression.quantise import (
 from vfl.compression.sparsify import ErrorFeedback, sparsify
 from vfl.config.components import COMPRESSORS
 from vfl.config.wire import Bits, WireConfig
-from vfl.core.compressors import Dithered, Floats, Selecting, magnitude
+from vfl.core.compressors import Dithered, Floats, LargestEntries, magnitude
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor, decode_finite
 from vfl.messages.messages import Buffer
 
@@ -195,14 +195,14 @@ def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: s
         sender.send(zeros_BD / 0, rows, 0.0)
 
 
-class Clipping(Selecting):
+class Clipping(LargestEntries):
     def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         return super().decompress(frame, shape).clamp(-1, 1)
 
 
 def test_what_a_compressor_of_ones_own_decodes_is_what_its_sender_knows():
     receiver, embedding_BD = (
-        EmbeddingReceiver("party_1", 2, Clipping(sparsify, Floats("float32"))),
+        EmbeddingReceiver("party_1", 2, Clipping(Floats("float32"))),
         torch.full((3, 2), 3.0),
     )
     assert EmbeddingSender(receiver).send(embedding_BD, torch.arange(3), 0.0)[1].max() == 1

@@ -16,7 +16,7 @@ class NamedMode(NamedTuple):
 
 MODES = {
     "vertical": NamedMode("vfl.config.experiment:ExperimentConfig", "vfl.predict.mode:VERTICAL"),
-    "horizontal": NamedMode("vfl.horizontal.experiment:HorizontalExperiment", "vfl.horizontal.mode:HORIZONTAL"),
+    "horizontal": NamedMode("vfl.horizontal.config:HorizontalExperiment", "vfl.horizontal.mode:HORIZONTAL"),
 }
 """`mode`: an experiment is of the type that it names."""
 

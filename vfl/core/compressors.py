@@ -7,7 +7,6 @@ compressor needs no state. Gradients are multiplied by a power of two near B fir
 small for float16.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,31 +140,30 @@ Form = Floats | Levels | Dithered
 
 
 @dataclass(frozen=True, eq=False)
-class Selecting:
-    """Leaves out the share ``ratio`` of a batch's entries and sends the others."""
+class LargestEntries:
+    """The paper's compressor: leaves out the share ``ratio`` of a batch's entries, those of smallest magnitude."""
 
-    select: Callable[[Tensor, float], Tensor]
     form: Form
 
     def compress(self, embedding_BD: Tensor, ratio: float) -> bytes:
         """Return the frame. Raises ValueError for values that cannot travel."""
-        return self.form.encode(self.select(embedding_BD, ratio))
+        return self.form.encode(sparsify(embedding_BD, ratio))
 
     def compress_known(self, embedding_BD: Tensor, ratio: float) -> Sent:
         """Return the frame, and what ``decompress`` gives of it, bit for bit, without decoding."""
-        return self.form.encode_known(self.select(embedding_BD, ratio))
+        return self.form.encode_known(sparsify(embedding_BD, ratio))
 
     def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the embedding, float32; it may be part of the frame. Raises CodecError for a frame of another kind."""
         return self.form.decode(frame, shape)
 
 
-def magnitude(wire: WireConfig) -> Selecting:
-    """Return the paper's compressor, which leaves out the entries of smallest magnitude."""
-    return Selecting(sparsify, _form(wire))
+def magnitude(wire: WireConfig) -> LargestEntries:
+    """Return the compressor of embeddings."""
+    return LargestEntries(_form(wire))
 
 
-def gradient_compressor(wire: WireConfig) -> Selecting:
+def gradient_compressor(wire: WireConfig) -> LargestEntries:
     """Return the compressor of gradients."""
     return magnitude(wire.model_copy(update={"bits": wire.gradients.bits, "step": wire.gradients.step}))
 

@@ -17,12 +17,12 @@ from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.components import ALGORITHMS, CLASSIFIERS
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.data.partition import SamplePartition
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel, message_bytes
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.trainer import Evaluator, SynchronousTrainer

@@ -1,16 +1,19 @@
-"""Settings of horizontal learning that all algorithms share, and how an algorithm's own join them.
+"""The typed horizontal experiment: the settings that all algorithms share, and how an algorithm's own join them.
 
 An algorithm's section (``horizontal.NAME``) is declared beside the algorithm and read only where it is named.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
+from vfl.config.data import TABLE_KINDS
 from vfl.config.devices import LinkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.config.settings import (
+    OWN,
     AboveZero,
     Fraction,
     NotNegative,
@@ -21,7 +24,8 @@ from vfl.config.settings import (
     UsedWith,
     name_in,
 )
-from vfl.horizontal.components import ALGORITHMS
+from vfl.config.shared import Experiment
+from vfl.horizontal.components import ALGORITHMS, CLASSIFIERS
 from vfl.horizontal.wireless.config import WirelessConfig
 
 
@@ -272,3 +276,44 @@ def _sections(names: tuple[str, ...]) -> type[Section]:
     """Return a section class with a field for each of the given algorithms' sections; it knows no other names."""
     fields: dict[str, Any] = {name: (settings_of(name), ...) for name in names if name in ALGORITHMS.names()}
     return create_model("AlgorithmSections", __base__=Section, **fields)
+
+
+class ClassifierConfig(Section):
+    """The model that all clients train."""
+
+    kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
+    """See docs/horizontal.md; or of an installed package."""
+
+
+class ClientModels(Section):
+    """The model."""
+
+    classifier: ClassifierConfig = ClassifierConfig()
+
+
+class HorizontalExperiment(Experiment):
+    """An experiment whose clients hold samples."""
+
+    mode: Annotated[Literal["horizontal"], OWN] = "horizontal"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    """horizontal: clients hold samples."""
+    models: ClientModels = ClientModels()  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
+    horizontal: HorizontalConfig = Field(default=HorizontalConfig(), validate_default=True)
+
+    @field_validator("horizontal")
+    @classmethod
+    def _with_algorithm(cls, value: HorizontalConfig) -> HorizontalConfig:
+        return value.resolved()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (kind := self.data.dataset.kind) in (*TABLE_KINDS, "objects"):
+            raise ValueError(f"data.dataset.kind: {kind} has no whole samples; use mode=vertical")
+        self.horizontal.check_optimizer(self.training.optimizer)
+        return self
+
+    def with_whole_paths(self) -> Self:
+        """Return the same, also with absolute paths in the algorithm's own section."""
+        own = self.horizontal.own
+        paths = {name: value.absolute() for name, value in own if isinstance(value, Path)}
+        update = {self.horizontal.algorithm: own.model_copy(update=paths)} if paths else {}
+        return super().with_whole_paths().model_copy(update={"horizontal": self.horizontal.model_copy(update=update)})

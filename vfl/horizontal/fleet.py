@@ -15,9 +15,9 @@ from vfl.base.random import stream_seed
 from vfl.config.schedules import value_at
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.client_states import ClientStates
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.devices import Work
 from vfl.horizontal.engines.sequential import Engine
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel, book_message
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.runs.checkpoint import State

@@ -15,9 +15,9 @@ from vfl.config.components import SOURCES
 from vfl.console import numbers_table, print_table
 from vfl.data.source import Source, prepare_whole
 from vfl.horizontal.build import assemble
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.data.partition import SamplePartition, partition_samples
 from vfl.horizontal.data.summary import class_counts, draw_split, split_table
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.mode import Built, Mode, Stage
 

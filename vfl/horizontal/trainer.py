@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from vfl.base.costs import total_costs
 from vfl.base.modules import check_same_data, weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.devices import Devices
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import client_name

@@ -20,8 +20,8 @@ from vfl.config import parse_experiment
 from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
 from vfl.horizontal.components import CLASSIFIERS
+from vfl.horizontal.config import HorizontalExperiment
 from vfl.horizontal.data.partition import SamplePartition
-from vfl.horizontal.experiment import HorizontalExperiment
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.models.features import ClassifierSpec
 from vfl.runs.runtime import start_runtime

@@ -37,8 +37,8 @@ def read_new_rows(source: Tables, tables: Mapping[str, TablePlace], known: Seque
     """
     owners = [owner for owner in source.owners if owner in tables]
     known = owners if known is None else known
-    # Not `leader` for a single owner, whose own file need not name the label's owner.
-    first = owners[0] if len(owners) == 1 or source.leader not in owners else source.leader
+    first = label_owner(source.data.tables)
+    first = owners[0] if first not in owners else first
     read = {owner: source.read(owner, known, tables[owner]) for owner in dict.fromkeys((first, *owners))}
     joined, config = join(read, source.data.tables, first, keep_all=True), source.data.tables[first]
     away, rows, parts = no_features(joined.ids), joined.rows[first], list[Samples]()

@@ -148,8 +148,10 @@ class TablePreparation(Preparation):
 
     def changed(self, samples: Samples) -> list[int]:
         """Return by column, numbers first, how many cells differ from what is constant in the training rows."""
-        counts = {column: int(cells_N.sum()) for column, cells_N in self._differing(samples.held(), MIN_STD).items()}
-        return [counts.get(column, 0) for column in range(len(self.mean_F) + len(self.known))]
+        counts = [0] * (len(self.mean_F) + len(self.known))
+        for column, cells_N in self._differing(samples.held(), MIN_STD).items():
+            counts[column] = int(cells_N.sum())
+        return counts
 
     def _differing(self, samples: Samples, tolerance: float) -> dict[int, Tensor]:
         """Return the cells [N] that differ, by constant column; a missing number is the mean and does not."""
@@ -270,8 +272,7 @@ class TablePreparation(Preparation):
         # The scores of a run from before this distinction stay as they were.
         self.constant_F = state.get("constant_F", torch.zeros_like(self.gaps))
         self.constant_K = state.get("constant_K", torch.zeros(len(self.known), dtype=torch.bool))
-        names = [f"edges_{place}" for place in range(len(self.mean_F))]
-        self.edges = [state[name] for name in names if name in state]
+        self.edges = [each for name, each in state.items() if name.startswith("edges_")]
         self._counted = state.get("histograms")
         vars(self).pop("histograms", None)
 
