@@ -11,7 +11,7 @@ from vfl.core.local import InProcess
 from vfl.data.tables.one_row import RowReader
 from vfl.messages.keys import key_bytes
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift, far_rows, read_rows
+from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift
 from vfl.parties.serving.row_connections import http_connections, query_connections
 
 NEW = range(1000, 1060)
@@ -47,13 +47,7 @@ class Owner:
         self._opened: list[Any] = []
 
     def from_file(self, path: Path) -> FoundRows:
-        def read(path: Path) -> Any:
-            return read_rows(self.source, self.name, None, path)
-
-        def far(preparation: Any, raw: Any) -> dict[int, str]:
-            return far_rows(self.source, self.name, preparation, raw)
-
-        rows = FileRows(path, read, self.drift, self.said.append, far)
+        rows = FileRows(path, self.source, self.name, None, self.drift, self.said.append)
         self._opened.append(rows)
         return rows.find(self.party, [])
 

@@ -22,7 +22,7 @@ from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
-from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_command, write_configs
+from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_commands, write_configs
 from vfl.parties.network.tls.certificates import SERVER
 from vfl.predict.open_run import SamplesWanted, check_absent, samples_table
 from vfl.predict.reasons import ReasonsWanted
@@ -45,8 +45,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
     prepare(config, folder, configs)
     serve = ["server", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir), "--log", PLAIN]
     serve += ["--resume"] if resume else []
-    parties = {name: party_command("party", folder, name) for name in config.parties}
-    return Supervisor(serve, parties, folder, console).run()
+    return Supervisor(serve, party_commands("party", folder, config.parties), folder, console).run()
 
 
 def with_shared_threads(config: ExperimentConfig, run_dir: Path) -> ExperimentConfig:
@@ -88,7 +87,7 @@ def predict_together(
     if reasons is not None:
         serve += ["--reasons", str(reasons.most), "--reasons-steps", str(reasons.steps)]
         serve += ["--reasons-of", reasons.of] if reasons.of is not None else []
-    parties = {name: party_command("party", folder, name) for name in names if name not in absent}
+    parties = party_commands("party", folder, [name for name in names if name not in absent])
     if tables:
         serve += named
         for name, command in parties.items():
@@ -113,8 +112,7 @@ def compare_together(run_dir: Path, console: Console) -> int:
     configs = agreeing(process_configs(config, folder), {"network.consent.importance": True})
     prepare(config, folder, configs)
     serve = ["compare", str(run_dir), "--listen", str(folder / f"{SERVER}.yaml")]
-    parties = {name: party_command("party", folder, name) for name in config.parties}
-    return Supervisor(serve, parties, folder, console).run()
+    return Supervisor(serve, party_commands("party", folder, config.parties), folder, console).run()
 
 
 def agreeing(configs: Mapping[str, ExperimentConfig], agreed: Mapping[str, object]) -> dict[str, ExperimentConfig]:

@@ -31,9 +31,10 @@ KEY_DAYS = 365
 POLL_S = 0.1
 
 
-def party_command(command: str, folder: Path, name: str) -> list[str]:
-    """Return the command line of a party's process."""
-    return [command, str(folder / f"{name}.yaml"), "--party", name, "--run-dir", str(folder / name)]
+def party_commands(command: str, folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the command line of each party's process."""
+    options = {name: ["--party", name, "--run-dir", str(folder / name)] for name in names}
+    return {name: [command, str(folder / f"{name}.yaml"), *options[name]] for name in names}
 
 
 def networked(config: ExperimentConfig, folder: Path, owners: Sequence[str] = ()) -> dict[str, ExperimentConfig]:

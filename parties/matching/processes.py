@@ -19,7 +19,7 @@ from vfl.console import DONE
 from vfl.data.tables.matching_input import of_rows, own_keys
 from vfl.data.tables.matching_result import read_match
 from vfl.messages.messages import Kind, Message, MessageError
-from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_command, write_configs
+from vfl.parties.launch.supervisor import Supervisor, make_keys, networked, party_commands, write_configs
 from vfl.parties.matching.owner import MatchingOwner
 from vfl.parties.matching.server import MatchOutcome, match_keys
 from vfl.parties.network.action_log import ActionLog
@@ -133,8 +133,7 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
         make_keys(config, folder, configs)
         write_configs(folder, configs)
     serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
-    owners = {name: party_command("align", folder, name) for name in config.owners}
-    return Supervisor(serve, owners, folder, console).run()
+    return Supervisor(serve, party_commands("align", folder, config.owners), folder, console).run()
 
 
 def _result_of(config: ExperimentConfig, name: str) -> Path:

@@ -7,7 +7,7 @@ in a file of its folder and in its log.
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,21 +123,23 @@ class FileRows:
 
     Args:
         path: of the table.
-        read: returns its raw rows. Raises ValueError and OSError.
+        source: of the training's tables.
+        name: of the owner.
+        secret: hides keys; None: they travel as they are.
         drift: counts the rows that are scored; reported as often as the file is looked at.
         log: shows a line.
     """
 
     path: Path
-    read: Callable[[Path], RawRows]
+    source: Tables
+    name: str
+    secret: bytes | None
     drift: ServedDrift
     log: Callable[[str], None]
-    outliers: Callable[[Preparation, RawRows], Mapping[int, str]] = lambda preparation, raw: {}
-    """Returns, by row, a line about a cell too far from the training rows: that row is not there."""
 
     def __post_init__(self) -> None:
         self._seen = self._look()
-        self._raw = self.read(self.path)
+        self._raw = self._read()
         self._prepared: tuple[object, FoundRows] | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -153,7 +155,7 @@ class FileRows:
         with self._lock:
             raw = self._raw
             if self._prepared is None or self._prepared[0] != (party, raw):
-                far = self.outliers(party.preparation, raw)
+                far = self._far_rows(party.preparation, raw)
                 for line in [*far.values()][:MOST_NAMED]:
                     self.log(f"{self.path}: {line}; the row has no score")
                 places = {key: place for place, key in enumerate(raw.keys) if place not in far}
@@ -170,6 +172,19 @@ class FileRows:
         self._ended.set()
         self._thread.join()
 
+    def _read(self) -> RawRows:
+        rows = read_new_rows(self.source, {self.name: self.path}, self.source.owners)
+        others = [rows.known_as[other] for other in sorted(rows.known_as)]
+        known_as = tuple([key_bytes(cells, self.secret) for cells in known] for known in others)
+        keys = [key_bytes(cells, self.secret) for cells in rows.keys[1:]]
+        order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
+        return RawRows(rows.parts[self.source.parties.index(self.name)], keys, known_as, order)
+
+    def _far_rows(self, preparation: Preparation, raw: RawRows) -> dict[int, str]:
+        """Return, by row, a line about a cell too far from the training rows: that row is not there."""
+        found = preparation.outliers(raw.samples, self.source.columns(self.name).names)
+        return {row: f"{self.name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}
+
     def _look(self) -> object:
         state = self.path.stat()
         return state.st_mtime_ns, state.st_size, state.st_ino
@@ -183,7 +198,7 @@ class FileRows:
                 if changed == self._seen or changed != before:  # as it was, or perhaps still being written
                     continue
                 self._seen = changed
-                raw = self.read(self.path)
+                raw = self._read()
             except (OSError, ValueError) as error:
                 if self._seen is not None or changed is not None:
                     rows = len(self._raw)
@@ -194,18 +209,3 @@ class FileRows:
             with self._lock:
                 self._raw = raw
             self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
-
-
-def read_rows(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
-    """Read an owner's rows to be scored. Raises TableError."""
-    rows = read_new_rows(source, {name: path}, source.owners)
-    known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
-    keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
-    order = torch.arange(len(keys)) if rows.file_order is None else rows.file_order.argsort()
-    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, order)
-
-
-def far_rows(columns: Sequence[str], name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
-    """Return, by row, a line about a cell too far from the training rows."""
-    found = preparation.outliers(raw.samples, columns)
-    return {row: f"{name}: row {int(raw.order[row]) + 1}, {line}" for row, line in found}

@@ -27,7 +27,7 @@ from vfl.core.embeddings import decode_finite
 from vfl.core.joint_model import MOST_TESTED
 from vfl.core.link import read
 from vfl.core.row_by_row import is_light
-from vfl.messages.keys import away_keys, declines, key_bytes, keys_part, read_keys, read_presence
+from vfl.messages.keys import key_bytes, keys_part, read_found, read_keys, read_presence
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
@@ -302,35 +302,35 @@ class Scorer:
     def _take(self, name: str, found: KeyRows, reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
 
-        def parse(answer: Message) -> tuple[dict[bytes, Row] | None, Collection[bytes]]:
-            return self._parse(name, found.asked, answer), away_keys(answer, found.asked)
-
         try:
-            came, away = read(self._parties[name].link, reply, parse)
+            answer = read(self._parties[name].link, reply, partial(self._parse, name, found.asked))
         except PeerLost as lost:
             self._lose(name, lost)
             return
-        if came is None:
+        if answer is None:
             found.of.update(dict.fromkeys(found.asked, "declined"))
             return
+        came, away = answer
         for key in found.asked:
             found.of[key] = "row" if key in came else "away" if key in away else "none"
             if key in came:
                 found.rows[key] = came[key]
                 self._cache.put((name, key), came[key])
 
-    def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, Row] | None:
-        """Return the rows of the keys that a party has; None where its owner declines.
+    def _parse(
+        self, name: str, keys: Sequence[bytes], reply: Message
+    ) -> tuple[dict[bytes, Row], Collection[bytes]] | None:
+        """Return the rows of the keys that a party has, and the keys that it leaves open; None where it declines.
 
         Raises MessageError and Diverged for an answer that is none.
         """
-        if declines(reply):
+        if (away := read_found(reply, keys)) is None:
             return None
         _, presence, frame, payload = (part.payload for part in reply.parts)  # one of each, as was checked
         there = read_presence(presence, len(keys))
         present = [key for key, here in zip(keys, there, strict=True) if here]
         if not present:
-            return {}
+            return {}, away
         (receiver,) = (party.receiver for party in self.version.joint.parties if party.name == name)
         shape = len(present), receiver.width
         embedding_nD = decode_finite(frame, shape, self.config.wire.values, receiver.what)
@@ -342,4 +342,4 @@ class Scorer:
             raise MessageError(f"{len(foreign)} keys of other owners came for {len(present)} rows and {others} owners")
         by_row = zip(*(foreign[place * len(present) :][: len(present)] for place in range(others)), strict=True)
         names = list(by_row) if others else [()] * len(present)
-        return dict(zip(present, zip(embedding_nD.clone().unbind(), names, strict=True), strict=True))
+        return dict(zip(present, zip(embedding_nD.clone().unbind(), names, strict=True), strict=True)), away

@@ -48,7 +48,7 @@ from vfl.parties.network.training_terms import make_hello, serving_agreement
 from vfl.parties.network.transport.security import load_identity
 from vfl.parties.network.wire.session import Goodbye, Restore
 from vfl.parties.serving.fetched_rows import FetchedRows
-from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift, far_rows, read_rows
+from vfl.parties.serving.file_rows import FileRows, FoundRows, ServedDrift
 from vfl.parties.serving.row_connections import http_connections, query_connections
 from vfl.predict.trained_run import load_party
 from vfl.runs.run_folder import check_folder, forget_attempt, only_process_in, read_run_id, read_secret
@@ -338,8 +338,7 @@ def _rows_by_key(
     """Return where the owner's rows are. Raises ValueError for what cannot be used, OSError for a file."""
     secret = read_secret(config.serving.key_secret)
     if served.file is not None:
-        read = partial(read_rows, source, name, secret)
-        return FileRows(served.file, read, drift, log, partial(far_rows, source.columns(name).names, name))
+        return FileRows(served.file, source, name, secret, drift, log)
     if secret is not None:
         raise ConfigError(f"data.tables.{name}.serve: asks by key, which serving.key_secret hides; name a file")
     reader, limit_s = RowReader(source, name), WAITED * config.serving.timeout_ms / 1000

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vfl.base.errors import Diverged, PeerLost
 from vfl.config.network import ConsentConfig
 from vfl.core.embeddings import encode_as
-from vfl.messages.keys import LOOKED, Found, away_keys, declines, keys_part, presence_part
+from vfl.messages.keys import LOOKED, Found, keys_part, presence_part, read_found
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.parties.serving.fetched_rows import RecentRows
 from vfl.parties.serving.scorer import Scorer, Served
@@ -43,10 +43,11 @@ def reply(there=(True, False, True), rows=2, width=WIDTH, value=1.0, foreign=(b"
 
 
 def test_rows_come_with_their_keys(scorer):
-    found = scorer._parse("shop", KEYS, reply())
+    found, away = scorer._parse("shop", KEYS, reply())
+    assert away == set()
     assert {key: names for key, (_, names) in found.items()} == {b"a": (b"x",), b"c": (b"y",)}
     assert all(row_D.tolist() == [1.0] * WIDTH for row_D, _ in found.values())
-    assert scorer._parse("shop", KEYS, reply(there=(False,) * 3, foreign=())) == {}
+    assert scorer._parse("shop", KEYS, reply(there=(False,) * 3, foreign=())) == ({}, set())
     assert scorer._parse("shop", KEYS, reply(control=Found(outcome="expired").part())) is None
 
 
@@ -68,9 +69,9 @@ def test_other_answers_are_refused(scorer, answer):
 
 
 def test_a_party_says_for_which_keys_it_is_away():
-    assert away_keys(reply(), KEYS) == set()
-    assert away_keys(reply(control=Found(away=(1,)).part()), KEYS) == {b"b"}
-    assert not declines(reply(control=Found(away=(0, 1, 2)).part()))
+    assert read_found(reply(), KEYS) == set()
+    assert read_found(reply(control=Found(away=(1,)).part()), KEYS) == {b"b"}
+    assert read_found(reply(control=Found(away=(0, 1, 2)).part()), KEYS) == {*KEYS}
     assert Found().part().payload == LOOKED == b'{"outcome":"looked"}'  # no bytes where nobody is away
 
 
@@ -78,7 +79,7 @@ def test_a_party_says_for_which_keys_it_is_away():
 def test_places_of_other_keys_are_refused(places: str):
     control = Part(PartKind.CONTROL, b'{"outcome": "looked", "away": %s}' % places.encode())
     with pytest.raises(MessageError):
-        away_keys(reply(control=control), KEYS)
+        read_found(reply(control=control), KEYS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e7])
@@ -92,7 +93,8 @@ def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
     parts = list(reply().parts)
     parts[place] = Part(parts[place].kind, payload)
     with suppress(MessageError, Diverged):
-        found = scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts))) or {}
+        found, away = scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts))) or ({}, set())
+        assert away <= {*KEYS}
         assert found.keys() <= {*KEYS}
         assert all(row_D.shape == (WIDTH,) and row_D.isfinite().all() for row_D, _ in found.values())
 

@@ -43,16 +43,16 @@ class Found(Control):
 LOOKED = Found().part().payload
 
 
-def declines(found: Message) -> bool:
-    """Return whether a FOUND says that the party's owner does not agree. Raises MessageError for what it cannot say."""
-    said = found.only(PartKind.CONTROL)
-    return said != LOOKED and Found.from_json(said).outcome != "looked"
+def read_found(found: Message, keys: Sequence[bytes]) -> set[bytes] | None:
+    """Return the keys that a FOUND leaves open; None where the party's owner declines.
 
-
-def away_keys(found: Message, keys: Sequence[bytes]) -> set[bytes]:
-    """Return the keys that a FOUND leaves open. Raises MessageError for places of other keys."""
+    Raises MessageError for what it cannot say, and places of other keys.
+    """
     said = found.only(PartKind.CONTROL)
-    away = () if said == LOOKED else Found.from_json(said).away or ()
+    answer = Found() if said == LOOKED else Found.from_json(said)
+    if answer.outcome != "looked":
+        return None
+    away = answer.away or ()
     if any(place >= len(keys) for place in away):
         raise MessageError(f"a party is away for key {max(away)} of {len(keys)}")
     return {keys[place] for place in away}

@@ -22,7 +22,7 @@ from vfl.data.tables.matching_result import Match, keys_digest, write_match
 from vfl.data.tables.preparation import FARTHEST, TablePreparation
 from vfl.parties.network.party.party_monitor import PartyMonitor
 from vfl.parties.network.party.party_process import _wanted
-from vfl.parties.serving.file_rows import FileRows, ServedDrift, far_rows, read_rows
+from vfl.parties.serving.file_rows import FileRows, ServedDrift
 from vfl.predict.trained_run import load_run_with_data
 from vfl.runs.stored_run import Run
 
@@ -85,11 +85,8 @@ def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained:
     party = next(each for each in trained.parties if each.name == "shop")
     said: list[str] = []
 
-    def outliers(preparation: Any, raw: Any) -> dict[int, str]:
-        return far_rows(source.columns("shop").names, "shop", preparation, raw)
-
     drift = ServedDrift([], tmp_path / "drift.json", said.append)
-    table = FileRows(path, lambda path: read_rows(source, "shop", None, path), drift, said.append, outliers)
+    table = FileRows(path, source, "shop", None, drift, said.append)
     try:
         rows = table.find(party, [])
     finally:
