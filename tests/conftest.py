@@ -16,17 +16,15 @@ import pytest
 import torch
 from fork_server import ForkServer, blank
 from hypothesis import settings
-from shorthand import as_before
+from shorthand import as_before, build_here
 from tiny_training import SCRIPT, Ended
 
 import vfl.parties.network.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
 from vfl.compression import codec, sparsify
-from vfl.config import ExperimentConfig, parse_config
+from vfl.config import ExperimentConfig, parse_config, registry
 from vfl.core import embeddings, pruning_pictures
-from vfl.core.local import build_in_process
 from vfl.core.server import HeadServer
 from vfl.data.sources import images
-from vfl.runs.runtime import start_runtime
 
 # The same verdict for the same commit: no example fails for its time, and the examples are always the same ones.
 # Every run tries a quarter of those of `--hypothesis-profile=release`; `explore` tries others.
@@ -188,7 +186,24 @@ def build() -> Build:
     """Build a head server with its parties in this process from sections that lay over the small experiment."""
 
     def build_server(**sections: Settings) -> HeadServer:
-        config = small_config(**sections)
-        return build_in_process(config, start_runtime(config)).server
+        return build_here(small_config(**sections)).server
 
     return build_server
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Install packages: the group, the name, the source of its one module of that name, and what it offers."""
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._offered.cache_clear()
+
+    def one(group: str, name: str, source: str, **offers: str) -> None:
+        (tmp_path / f"{name}.py").write_text(source)
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        lines = "\n".join(f"{offer} = {name}:{attribute}" for offer, attribute in offers.items())
+        (info / "entry_points.txt").write_text(f"[{group}]\n{lines}\n")
+
+    yield one
+    registry._offered.cache_clear()

@@ -16,12 +16,12 @@ from hypothesis import settings
 from tiny_training import timeless
 from torch import Tensor, nn
 
-from vfl.config import parse_experiment
+from vfl.config import ExperimentConfig, parse_config, parse_experiment
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.core import feature_models
-from vfl.core.local import LocalLink
+from vfl.core.local import InProcess, LocalLink, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.reference import Reference
 from vfl.core.server import HeadServer
@@ -32,6 +32,7 @@ from vfl.horizontal.components import CLASSIFIERS
 from vfl.horizontal.config import HorizontalExperiment
 from vfl.models.features import ClassifierSpec, Features, ModelSpec
 from vfl.runs.loop import Algorithm, Metrics
+from vfl.runs.runtime import start_runtime
 
 TWO = {"partition": {"rows": 1, "columns": 2}}
 """Two parties in the place of four, where what is said of one holds for all."""
@@ -151,6 +152,12 @@ def links_of(server: HeadServer) -> list[Any]:
 def replace_links(server: HeadServer, links: Sequence[Any]) -> None:
     for party, link in zip(server.roster, links, strict=True):
         party.link = link
+
+
+def build_here(settings: ExperimentConfig | Mapping[str, Any], **given: Any) -> InProcess:
+    """Build all parties and the server of an experiment in this process."""
+    config = settings if isinstance(settings, ExperimentConfig) else parse_config(settings)
+    return build_in_process(config, start_runtime(config), **given)
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:

@@ -101,13 +101,6 @@ def test_a_file_to_write_in_no_folder_is_told_before_predicting(told, monkeypatc
     assert line == "error: --out: there is no folder nowhere; make it, or name another file\n"
 
 
-@pytest.mark.parametrize("base", ["nosuch", "nosuch.yaml"])
-def test_a_bad_base_is_told_with_the_file_that_names_it(tmp_path: Path, base: str):
-    file = tmp_path / "own.yaml"
-    file.write_text(f"base: {base}\n")
-    refuses("own.yaml", lambda: load_config(file))
-
-
 def test_a_file_whose_name_ends_otherwise_is_the_one_beside(tmp_path: Path):
     (tmp_path / "own.yaml").write_text("base: quickstart\n")
     refuses("own.yml", lambda: load_config(tmp_path / "own.yml"), "own.yaml")

@@ -1,38 +1,18 @@
 """Components of packages: found by name, imported when chosen, refused in one line."""
 
 import sys
-from pathlib import Path
 
 import pytest
 from refusals import refused, refuses
 
-from vfl.config import registry
 from vfl.config.registry import Registry
 
 GROUP = "lvfl.tests"
 THINGS = Registry(GROUP, "thing", {"ours": "collections:Counter"}, "a class")
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch):
-    """Install packages: name, source of its one module of that name, and what it offers."""
-    monkeypatch.syspath_prepend(tmp_path)
-    registry._offered.cache_clear()
-
-    def one(name: str, source: str, **offers: str) -> None:
-        (tmp_path / f"{name}.py").write_text(source)
-        info = tmp_path / f"{name}-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        lines = "\n".join(f"{offer} = {name}:{attribute}" for offer, attribute in offers.items())
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}\n")
-
-    yield one
-    registry._offered.cache_clear()
-
-
 def test_a_package_is_imported_when_its_component_is_chosen(install):
-    install("strange_one", "class Thing: pass", theirs="Thing")
+    install(GROUP, "strange_one", "class Thing: pass", theirs="Thing")
     assert THINGS.names() == ("ours", "theirs")
     assert THINGS.check("theirs") == "theirs"
     assert "strange_one" not in sys.modules
@@ -58,14 +38,14 @@ def test_an_unknown_name_is_no_place_where_code_is_looked_for(name, install):
 )
 def test_a_broken_component_gets_one_line(source, line, install, monkeypatch):
     monkeypatch.delitem(sys.modules, "strange_two", raising=False)
-    install("strange_two", source, theirs="Thing")
+    install(GROUP, "strange_two", source, theirs="Thing")
     with refused(*line):
         THINGS.load("theirs", fits=lambda thing: isinstance(thing, type))
 
 
 def test_two_packages_with_one_name_are_both_named(install):
-    install("strange_three", "class Thing: pass", theirs="Thing")
-    install("strange_four", "class Thing: pass", theirs="Thing", ours="Thing")
+    install(GROUP, "strange_three", "class Thing: pass", theirs="Thing")
+    install(GROUP, "strange_four", "class Thing: pass", theirs="Thing", ours="Thing")
     refuses("thing 'theirs'", lambda: THINGS.load("theirs"), "'strange_three'", "'strange_four'")
     assert THINGS.load("ours").__name__ == "Counter"  # a name of ours cannot be taken
 

@@ -93,3 +93,19 @@ def bank_config(file: Path, label: str = "late", data: Any = None, models: Any =
     values: dict[str, Any] = {"name": "x", "data": {"dataset": {"kind": "tables"}, "tables": tables, **(data or {})}}
     values["models"] = {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 4}, **(models or {})}
     return parse_config(values | {"training": {"rounds": 1, "batch_size": 16, "labels": "server"}})
+
+
+def lay_tables(folder: Path, rows: range, own: dict[str, Any]) -> dict[str, Any]:
+    """Write rows of the two tables, with amounts or classes; return an experiment on them, ``own`` laid over it."""
+    folder.mkdir(exist_ok=True)
+    paths = write_tables(folder, rows, labelled=True)
+    if own.get("task") == "regression":
+        heading, *lines = paths["bank"].read_text().splitlines()
+        amounts = [f"{line.rpartition(',')[0]},{100 + rows.start + 3 * place}" for place, line in enumerate(lines)]
+        paths["bank"].write_text("\n".join([heading, *amounts]))
+    sections = {"name": "small", "seed": 3, "threads": 1, **sections_of(paths)}
+    sections["models"]["head"] = {"hidden": [16]}
+    sections["training"] |= {"rounds": 2, "batch_size": 16}
+    for name, section in own.items():
+        sections[name] = sections.get(name, {}) | section if isinstance(section, dict) else section
+    return sections

@@ -213,5 +213,23 @@ def trainer(engine: EngineCase) -> Callable[..., HorizontalTrainer]:
 
 
 @pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, Any]]]:
+    """Return a list to which every later call of an object's method adds its arguments and its outcome."""
+
+    def record(owner: object, name: str) -> list[tuple[Any, Any]]:
+        calls: list[tuple[Any, Any]] = []
+        own = getattr(owner, name)
+
+        def recording(*arguments: Any, **named: Any) -> Any:
+            calls.append((arguments, own(*arguments, **named)))
+            return calls[-1][1]
+
+        monkeypatch.setattr(owner, name, recording)
+        return calls
+
+    return record
+
+
+@pytest.fixture
 def report() -> Callable[..., Report]:
     return make_report

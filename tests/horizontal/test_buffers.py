@@ -14,62 +14,53 @@ def trainer(trainer):
     return partial(trainer, batch_norm=True)
 
 
-def recorded(server, monkeypatch):
-    """Collect every task that the engine gets, with its result."""
-    pairs = []
-    train = server.fleet.engine.train
-
-    def recording(tasks):
-        results = train(tasks)
-        pairs.extend(zip(tasks, results, strict=True))
-        return results
-
-    monkeypatch.setattr(server.fleet.engine, "train", recording)
-    return pairs
+def pairs_of(calls):
+    """Every task that the engine got, with its result."""
+    return [pair for (tasks,), results in calls for pair in zip(tasks, results, strict=True)]
 
 
-def test_averaged_statistics_are_weighted_by_samples(trainer, problem_with_batch_norm, monkeypatch):
+def test_averaged_statistics_are_weighted_by_samples(trainer, problem_with_batch_norm, recorded):
     server = trainer(buffers="average")
-    pairs = recorded(server, monkeypatch)
+    calls = recorded(server.fleet.engine, "train")
     server.train_round(0)
-    sizes = {result.client: problem_with_batch_norm.sizes[result.client] for _, result in pairs}
-    expected_Q = sum(sizes[result.client] * result.statistics_Q for _, result in pairs) / sum(sizes.values())
+    sizes = {result.client: problem_with_batch_norm.sizes[result.client] for _, result in pairs_of(calls)}
+    expected_Q = sum(sizes[result.client] * result.statistics_Q for _, result in pairs_of(calls)) / sum(sizes.values())
     torch.testing.assert_close(server.state[STATISTICS], expected_Q)
-    pairs.clear()
+    calls.clear()
     expected_Q = server.state[STATISTICS]
     server.train_round(1)
-    assert all(torch.equal(task.statistics_Q, expected_Q) for task, _ in pairs)
+    assert all(torch.equal(task.statistics_Q, expected_Q) for task, _ in pairs_of(calls))
 
 
-def test_fedasyncs_statistics_are_mixed_as_its_weights(trainer, monkeypatch):
+def test_fedasyncs_statistics_are_mixed_as_its_weights(trainer, recorded):
     server = trainer(algorithm="fedasync", clients_per_round=1, fedasync={"mixing": 0.25, "staleness": "constant"})
-    pairs = recorded(server, monkeypatch)
+    calls = recorded(server.fleet.engine, "train")
     before_Q = server.state[STATISTICS]
     server.train_round(0)
-    arrived_Q = pairs[0][1].statistics_Q
+    arrived_Q = pairs_of(calls)[0][1].statistics_Q
     torch.testing.assert_close(server.state[STATISTICS], 0.75 * before_Q + 0.25 * arrived_Q)
 
 
-def test_local_statistics_stay_with_their_client(trainer, monkeypatch):
+def test_local_statistics_stay_with_their_client(trainer, recorded):
     server = trainer(buffers="local", clients_per_round=6)
-    pairs = recorded(server, monkeypatch)
+    calls = recorded(server.fleet.engine, "train")
     start_Q = server.state[STATISTICS].clone()
     server.train_round(0)
-    left = {result.client: result.statistics_Q for _, result in pairs}
-    pairs.clear()
+    left = {result.client: result.statistics_Q for _, result in pairs_of(calls)}
+    calls.clear()
     server.train_round(1)
-    for task, _ in pairs:
+    for task, _ in pairs_of(calls):
         assert torch.equal(task.statistics_Q, left[task.client])
     assert torch.equal(server.state[STATISTICS], start_Q)
     assert STATISTICS not in server.fleet.download_entries()
 
 
-def test_dropped_statistics_start_anew_every_round(trainer, monkeypatch):
+def test_dropped_statistics_start_anew_every_round(trainer, recorded):
     server = trainer(buffers="drop")
-    pairs = recorded(server, monkeypatch)
+    calls = recorded(server.fleet.engine, "train")
     start_Q = server.state[STATISTICS].clone()
     train_rounds(server, 3)
-    assert all(torch.equal(task.statistics_Q, start_Q) for task, _ in pairs)
+    assert all(torch.equal(task.statistics_Q, start_Q) for task, _ in pairs_of(calls))
     assert torch.equal(server.state[STATISTICS], start_Q)
     assert all(server.fleet.states.get(client) == {} for client in range(6))
 

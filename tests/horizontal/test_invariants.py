@@ -37,38 +37,26 @@ def test_scaffolds_c_is_the_mean_of_all_clients_control_variates(trainer, option
         torch.testing.assert_close(server.state["control_variate"], mean_P, rtol=1e-4, atol=1e-6)
 
 
-def test_feddyns_h_is_the_mean_of_all_clients_gradients_and_the_sum_of_their_changes(trainer, monkeypatch):
+def test_feddyns_h_is_the_mean_of_all_clients_gradients_and_the_sum_of_their_changes(trainer, recorded):
     server = trainer(algorithm="feddyn", feddyn={"alpha": 0.2})
-    changes = []
-    aggregate = server.algorithm.aggregate
-
-    def recording(state, reports):
-        changes.extend(report.upload["delta"] for report in reports)
-        return aggregate(state, reports)
-
-    monkeypatch.setattr(server.algorithm, "aggregate", recording)
+    calls = recorded(server.algorithm, "aggregate")
     for round_index in range(ROUNDS):
         server.train_round(round_index)
+        changes = [report.upload["delta"] for (_, reports), _ in calls for report in reports]
         torch.testing.assert_close(server.state["h"], mean_kept(server, "gradient"), rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(server.state["h"], -0.2 / 6 * sum(changes), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", STATEFUL.values(), ids=STATEFUL)
-def test_only_reporting_clients_change_their_state(trainer, settings, monkeypatch):
+def test_only_reporting_clients_change_their_state(trainer, settings, recorded):
     server = trainer(**settings)
-    present = set()
-    report = server.fleet.report
-
-    def recording(assignment, result, staleness=0):
-        present.add(assignment.work.client)
-        return report(assignment, result, staleness)
-
-    monkeypatch.setattr(server.fleet, "report", recording)
+    reported = recorded(server.fleet, "report")
     absences = 0
     for round_index in range(ROUNDS):
-        present.clear()
+        reported.clear()
         before = {client: copies(server.fleet.states.get(client)) for client in range(6)}
         server.train_round(round_index)
+        present = {assignment.work.client for (assignment, *_), _ in reported}
         for client in range(6):
             after = server.fleet.states.get(client)
             if client in present:

@@ -296,23 +296,16 @@ def test_the_reference_is_the_same_run_from_every_folder(configure, tmp_path, mo
     assert own.reference == tmp_path / "old"
 
 
-def test_alignment_is_the_product_of_the_biased_gradient_with_the_way_to_the_reference(server, tmp_path, monkeypatch):
+def test_alignment_is_the_product_of_the_biased_gradient_with_the_way_to_the_reference(server, tmp_path, recorded):
     finished = server()
     TrainingLoop(finished, 4, checkpoints=CheckpointStore(tmp_path / "checkpoints")).run()
     again = server(reference=str(tmp_path))
     sizes = again.algorithm.samples_N
-    reports, expected = [], 0.0
-    aggregate = again.algorithm.aggregate
-
-    def recording(state, given):
-        reports.extend(given)
-        return aggregate(state, given)
-
-    monkeypatch.setattr(again.algorithm, "aggregate", recording)
+    calls, expected = recorded(again.algorithm, "aggregate"), 0.0
     for round_index in range(3):
-        reports.clear()
         weights_P = again.state["weights"]
         metrics = again.train_round(round_index)
+        (_, reports), _ = calls[-1]
         gradient_P = -sum(sizes[report.work.client] / sum(sizes) * report.upload["delta"] for report in reports)
         expected = float(gradient_P @ (weights_P - finished.state["weights"]))
         assert metrics["fedmom/alignment"] == pytest.approx(expected, rel=1e-4)

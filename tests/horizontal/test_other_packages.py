@@ -1,14 +1,13 @@
 """Algorithms of other packages: chosen by name, configured by their own section, refused in one line."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from refusals import refused, refuses
 from shorthand import load_horizontal
 
-from vfl.config import dump_config, registry
+from vfl.config import dump_config
 
 SOURCE = '''
 """Every entry moves by a fixed step to where most clients moved it."""
@@ -45,19 +44,11 @@ class NoSettings(Majority):
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch):
+def package(install):
     """A package that offers an algorithm, two that keep no contract, and one that cannot be imported."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "majority_package.py").write_text(SOURCE)
-    info = tmp_path / "majority_package-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: majority-package\nVersion: 1\n")
     offers = {"majority": "Majority", "no_algorithm": "NoAlgorithm", "no_settings": "NoSettings", "gone": "Gone"}
-    lines = [f"{name} = majority_package:{attribute}" for name, attribute in offers.items()]
-    (info / "entry_points.txt").write_text("[lvfl.algorithms]\n" + "\n".join(lines) + "\n")
-    registry._offered.cache_clear()
+    install("lvfl.algorithms", "majority_package", SOURCE, **offers)
     yield
-    registry._offered.cache_clear()
     sys.modules.pop("majority_package", None)
 
 
@@ -88,6 +79,6 @@ def test_one_that_breaks_the_contract_gets_one_line_that_says_it(package, config
     with refused("horizontal") as refusal:
         configure(horizontal={"algorithm": name})
     line = str(refusal.value)
-    assert f"algorithm '{name}' of package 'majority-package': " in line
+    assert f"algorithm '{name}' of package 'majority_package': " in line
     assert "cannot import 'majority_package:Gone'" in line or "a subclass of vfl.horizontal.algorithm" in line
     assert "\n" not in line

@@ -15,26 +15,14 @@ SERVER_ONLY = {"h", "v", "first_steps"}
 
 
 @pytest.fixture
-def spied(monkeypatch):
+def spied(recorded):
     """Let a server train a round; return its metrics, assignments, results and reports."""
 
     def run(server):
-        asked, results, reports = [], [], []
-        train, report = server.fleet.train, server.fleet.report
-
-        def recording_train(assignments):
-            outcome = train(assignments)
-            asked.extend(assignments)
-            results.extend(outcome)
-            return outcome
-
-        def recording_report(*arguments, **named):
-            reports.append(report(*arguments, **named))
-            return reports[-1]
-
-        monkeypatch.setattr(server.fleet, "train", recording_train)
-        monkeypatch.setattr(server.fleet, "report", recording_report)
-        return server.train_round(0), asked, results, reports
+        trained, reported = recorded(server.fleet, "train"), recorded(server.fleet, "report")
+        metrics = server.train_round(0)
+        asked = [each for (assignments,), _ in trained for each in assignments]
+        return metrics, asked, [each for _, results in trained for each in results], [each for _, each in reported]
 
     return run
 

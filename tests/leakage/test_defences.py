@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
-from shorthand import at_every_run, examples
+from shorthand import at_every_run, build_here, examples
 from torch import nn
 from torch.nn import functional
 
@@ -22,7 +22,6 @@ from vfl.compression.codec import decode
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
-from vfl.core.local import build_in_process
 from vfl.core.losses import AmountLoss
 from vfl.core.presence import RowMask, batch_rows
 from vfl.core.privacy.defences import (
@@ -38,7 +37,7 @@ from vfl.messages.control import EvaluatedModel, SampleRange
 from vfl.messages.messages import Part, PartKind
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
-from vfl.runs.runtime import Runtime, start_runtime
+from vfl.runs.runtime import Runtime
 
 NOISE = Noise(b"secret")
 
@@ -148,8 +147,7 @@ ALONE = {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8
 
 
 def noisy_party(configure, **sections):
-    config = configure(**GAUSSIAN, **sections)
-    return build_in_process(config, start_runtime(config)).parties[0]
+    return build_here(configure(**GAUSSIAN, **sections)).parties[0]
 
 
 @pytest.mark.parametrize("model", ["new rows", "finished", "pruned"])
@@ -192,7 +190,7 @@ def test_rounds_that_parties_train_alone_release_no_embedding(configure):
     told = []
     for local_rounds in (0, 1, 2):
         config = configure(**GAUSSIAN, **ALONE, training={"rounds": 2, "batch_size": 16, "local_rounds": local_rounds})
-        server = build_in_process(config, start_runtime(config)).server
+        server = build_here(config).server
         for number in range(2):
             server.train_round(number)
         told.append(server.summary().get("privacy", {}).get("embeddings", {"releases": 0})["releases"])
@@ -230,9 +228,9 @@ def test_a_model_with_batch_norm_that_its_settings_deny_is_refused(configure, mo
     monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *_: built)
     config = configure(privacy={noisy: "gaussian"}, training={"labels": "server"}, **ALONE)
     with pytest.raises(ConfigError, match=r"models: party_1's model has BatchNorm.*set its batch_norm to true"):
-        build_in_process(config, start_runtime(config))
+        build_here(config)
     monkeypatch.setattr("vfl.core.build.build_feature_model", lambda *_: built[:3])
-    assert build_in_process(config, start_runtime(config)).parties
+    assert build_here(config).parties
 
 
 BATCH, WIDTH, CLIP = 16, 4, 0.05

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from chromium import Browse, check_layout
+from fake_algorithm import Fake
 from made_runs import vertical_rows
 from PIL import Image
 
@@ -73,32 +74,18 @@ HEADER = 70
 """Pixels of TensorBoard's own bar."""
 
 
-class Replayed:
+class Replayed(Fake):
     """An algorithm whose rounds are given."""
 
     def __init__(self, rows: list[dict[str, float]]) -> None:
+        super().__init__()
         self.rows = rows
 
     def train_round(self, round_index: int) -> dict[str, float]:
         return {tag: value for tag, value in self.rows[round_index].items() if tag != "round"}
 
-    metric = "accuracy"
-    rounds_ahead = 0
-
     def evaluate(self) -> dict[str, float]:
         return {}
-
-    def summary(self) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        return {}
-
-    def load_state_dict(self, state: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
-from shorthand import TWO, examples, parties_of
+from shorthand import TWO, build_here, examples, parties_of
 from tiny_training import train_run
 from torch import Tensor, nn
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, lay_tables
 
 from vfl.config import OptimizerConfig, parse_config
 from vfl.core.head import HeadTrainer
-from vfl.core.local import build_in_process
 from vfl.core.tasks import Classification, Regression, Task
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.predict.predict import with_replacements
-from vfl.runs.runtime import Runtime, start_runtime
+from vfl.runs.runtime import Runtime
 
 WIDTHS = (4, 6)
 TASKS: tuple[Task, ...] = (Classification(3), Classification(3, (1.0, 2.0, 0.5), smoothing=0.2), Regression(5.0, 2.0))
@@ -108,18 +107,14 @@ def test_its_bytes_are_the_classifiers_with_shared_labels_and_none_at_the_server
 
 
 @pytest.mark.filterwarnings("ignore:data.tables")
-@pytest.mark.parametrize("own", [{}, {"members": 2}, {"regression": True}, {"left": True}])
+@pytest.mark.parametrize("own", [{}, {"models": {"members": 2}}, {"task": "regression"}, {"data": {"join": "left"}}])
 def test_what_each_owner_knows_alone_is_its_classifiers_answer(tmp_path: Path, own: dict[str, Any]):
-    tables = write_tables(tmp_path, range(ROWS), labelled=True)
-    if "left" in own:
-        heading, *lines = tables["shop"].read_text().splitlines()
-        tables["shop"].write_text("\n".join([heading, *lines[::2]]))
-    sections: dict[str, Any] = sections_of(tables) | ({"task": "regression"} if "regression" in own else {})
-    sections["models"]["members"] = own.get("members", 1)
-    sections["data"]["join"] = "left" if "left" in own else "inner"
-    sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
-    config = parse_config({"name": "x", "threads": 1, **sections})
-    joint = build_in_process(config, start_runtime(config))
+    config = parse_config(lay_tables(tmp_path, range(ROWS), own | {"training": {"auxiliary": 1.0, "rounds": 1}}))
+    if "data" in own:
+        shop = tmp_path / "shop.csv"
+        heading, *lines = shop.read_text().splitlines()
+        shop.write_text("\n".join([heading, *lines[::2]]))
+    joint = build_here(config)
     server = joint.server
     server.train_round(0)
     metrics = server.evaluate()
@@ -133,41 +128,37 @@ def test_what_each_owner_knows_alone_is_its_classifiers_answer(tmp_path: Path, o
             predictions = task.predictions(classifier(embedding))
         expected = task.metrics(predictions, labels_M[here_M])[task.metric]
         assert metrics[f"{task.metric}_alone/{party.name}"] == pytest.approx(expected, abs=1e-6)
-    assert (present_MK is not None) == ("left" in own)
+    assert (present_MK is not None) == ("data" in own)
 
 
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_an_owner_whose_rows_have_one_class_only_stops_nobody(tmp_path: Path):
     """Its AUC is undefined."""
-    tables = write_tables(tmp_path, range(ROWS), labelled=True)
-    late = {line.split(",")[0] for line in tables["bank"].read_text().splitlines() if line.endswith(",1")}
-    heading, *lines = tables["shop"].read_text().splitlines()
-    tables["shop"].write_text("\n".join([heading, *(line for line in lines if line.split(",")[0] in late)]))
+    training = {"auxiliary": 1.0, "rounds": 1}
+    sections = lay_tables(tmp_path, range(ROWS), {"data": {"join": "left"}, "training": training})
+    bank, shop = tmp_path / "bank.csv", tmp_path / "shop.csv"
+    late = {line.split(",")[0] for line in bank.read_text().splitlines() if line.endswith(",1")}
+    heading, *lines = shop.read_text().splitlines()
+    shop.write_text("\n".join([heading, *(line for line in lines if line.split(",")[0] in late)]))
     for metric in ("auc", "accuracy"):
-        sections: dict[str, Any] = sections_of(tables) | {"evaluation": {"metric": metric}}
-        sections["data"]["join"] = "left"
-        sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
-        alone = train_run({"name": "x", "threads": 1, **sections}, tmp_path / metric)["alone"]
+        alone = train_run(sections | {"evaluation": {"metric": metric}}, tmp_path / metric)["alone"]
         assert set(alone) == ({"bank"} if metric == "auc" else {"bank", "shop"})
         assert all(math.isfinite(value) for metrics in alone.values() for value in metrics.values())
 
 
-@pytest.mark.parametrize("own", [{}, {"members": 2}, {"regression": True}])
+@pytest.mark.parametrize("own", [{}, {"models": {"members": 2}}, {"task": "regression"}])
 def test_owners_that_are_there_answer_by_their_own_classifiers(tmp_path: Path, own: dict[str, Any]):
-    sections: dict[str, Any] = sections_of(write_tables(tmp_path, range(ROWS), labelled=True))
-    sections |= {"task": "regression"} if "regression" in own else {}
-    sections["models"]["members"] = own.get("members", 1)
-    sections["training"] |= {"auxiliary": 1.0, "rounds": 1, "batch_size": 16}
-    config = parse_config({"name": "x", "threads": 1, **sections})
-    joint = build_in_process(config, start_runtime(config)).joint
+    sections = lay_tables(tmp_path, range(ROWS), own | {"training": {"auxiliary": 1.0, "rounds": 1}})
+    config = parse_config(sections)
+    joint = build_here(config).joint
     values = with_replacements(joint, ["shop"], "own").predictions()
     start, stop = next(joint.batches())
     answer, _ = joint.own_answers(joint.embeddings(start, stop))[0]
     torch.testing.assert_close(values[: stop - start], joint.task.predictions(answer))
     assert with_replacements(joint, [], "own").predictions().equal(joint.predictions()), "nobody is away"
-    config = parse_config({"name": "x", "threads": 1, **sections, "training": sections["training"] | {"auxiliary": 0}})
+    config = parse_config(sections | {"training": sections["training"] | {"auxiliary": 0}})
     with refused("--when-absent", "--when-absent"):
-        with_replacements(build_in_process(config, start_runtime(config)).joint, ["shop"], "own")
+        with_replacements(build_here(config).joint, ["shop"], "own")
 
 
 class Sum(nn.Module):

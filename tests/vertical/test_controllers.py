@@ -7,7 +7,7 @@ import warnings
 import pytest
 from conftest import small_config
 from rich.console import Console
-from shorthand import release
+from shorthand import build_here, release, train_rounds
 from tiny_training import timeless
 
 from vfl.config import parse_config
@@ -32,10 +32,6 @@ DEADLINE_S = 0.06
 EIGHT = {"rounds": 8}
 
 
-def run(server, rounds: int, first: int = 0) -> list[dict[str, float]]:
-    return [server.train_round(round_index) for round_index in range(first, rounds)]
-
-
 def deadline(**more):
     return {"controller": "deadline", "seconds_per_exchange": DEADLINE_S, **more}
 
@@ -52,13 +48,12 @@ def reason(row, party: str) -> str:
 @pytest.fixture(scope="module")
 def adapting():
     """Eight rounds of a deadline: party_2 is slow, the link of party_3 falls to a quarter in round 4."""
-    from vfl.core.local import build_in_process
 
     config = small_config(
         simulation=MACHINES, models=MODELS, lightweighting=deadline(), training=EIGHT | {"batch_size": 16}
     )
-    server = build_in_process(config, start_runtime(config)).server
-    return server, run(server, 8)
+    server = build_here(config).server
+    return server, train_rounds(server, 8)
 
 
 @pytest.mark.release
@@ -96,11 +91,11 @@ def test_a_resumed_run_decides_as_the_first_one_did(adapting, build, tmp_path):
     training = EIGHT | {"batch_size": 16}
     sections = {"simulation": MACHINES, "models": MODELS, "lightweighting": deadline(), "training": training}
     first, second = build(**sections), build(**sections)
-    run(first, 3)
+    train_rounds(first, 3)
     store = CheckpointStore(tmp_path)
     store.save(3, first.state_dict())
     second.load_state_dict(store.load(3))
-    assert run(second, 8, first=3)[-1]["simulated_time_s/total"] == rows[-1]["simulated_time_s/total"]
+    assert train_rounds(second, 8, 3)[-1]["simulated_time_s/total"] == rows[-1]["simulated_time_s/total"]
     assert second.summary()["model_digest"] == server.summary()["model_digest"]
 
 
@@ -148,11 +143,11 @@ def test_a_run_that_begins_anew_is_the_run_that_was_not_killed(build, tmp_path, 
         "training": {"rounds": 5, "batch_size": 16},
     }
     undisturbed = build(**sections)
-    rows, expected = run(undisturbed, 5), timeless(undisturbed.summary())
+    rows, expected = train_rounds(undisturbed, 5), timeless(undisturbed.summary())
     assert {row["alpha/party_4"] for row in rows} > {0.0}  # it is pruned, and not in the first round
     for killed in kills:
         server = resumed(build, tmp_path, rows[:killed], **sections)
-        assert timeless(run(server, 5)) == timeless(rows)
+        assert timeless(train_rounds(server, 5)) == timeless(rows)
         assert server.ledger.costs["party_4"].evaluation_bytes("uplink") > 0
         assert timeless(server.summary()) == expected
 
@@ -167,8 +162,8 @@ def test_a_controller_that_asks_late_gets_the_costs_of_unpruned_models(build):
         return dict.fromkeys(server.roster.names, Ratios(0.5 if round_index else 0.0))
 
     server.assign = late
-    whole = run(server, 1)[0]["macs_per_sample/party_1"]
-    run(server, 3, first=1)
+    whole = train_rounds(server, 1)[0]["macs_per_sample/party_1"]
+    train_rounds(server, 3, 1)
     assert asked[0][0.0] == whole > 1.5 * asked[0][0.5]
 
 
@@ -176,7 +171,7 @@ def test_a_controller_that_asks_late_gets_the_costs_of_unpruned_models(build):
 def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
     server = build(lightweighting=deadline(seconds_per_exchange=1e-6, alpha_max=0.5, beta_max={"party_1": 0.5}))
     with pytest.warns(UserWarning, match="party_1, party_2, party_3, party_4 cannot meet") as told:
-        rows = run(server, 3)
+        rows = train_rounds(server, 3)
     assert len([each for each in told if "cannot meet" in str(each.message)]) == 1
     assert {reason(row, "party_1") for row in rows[1:]} == {"bound"}
     assert max(ratios(rows, "alpha", "party_1")) <= 0.5
@@ -185,7 +180,7 @@ def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
 
 def test_fixed_ratios_ask_no_party_for_prices(build):
     server = build()
-    run(server, 1)
+    train_rounds(server, 1)
     assert server.price_list.prices == {}
     assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.ledger.costs.values())
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from shorthand import at_every_run, parties_of
+from shorthand import parties_of
 from torch import Tensor, nn
 
 from vfl.core import finished_model
@@ -79,24 +79,6 @@ def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pyt
     states = [[party.model.state_dict() for party in parties_of(server)] for server in (seeing, blind)]
     torch.testing.assert_close(*states, rtol=0, atol=0)
     assert unseen["evaluation_macs"] < seen["evaluation_macs"]
-
-
-@pytest.mark.parametrize("used", at_every_run([False, True], True))
-def test_a_checkpoint_costs_no_evaluation(build, used: bool):
-    costs: list[int] = []
-    for saves in (False, True):
-        server: HeadServer = build()
-        server.train_round(0)
-        if saves:
-            state, server = server.state_dict(), build()
-            server.load_state_dict(state)
-            state, server = server.state_dict(), build()
-            server.load_state_dict(state)
-        if used:
-            server.evaluate()
-        train(server, 1)
-        costs.append(server.summary()["evaluation_macs"])
-    assert costs[0] == costs[1]
 
 
 def test_around_a_pruning_nothing_but_the_pruning_is_seen(build):

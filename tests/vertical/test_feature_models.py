@@ -1,5 +1,6 @@
 """The contract of feature models, torchvision's by name among them: one line for what does not fit."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused, refuses
-from shorthand import build_feature_model, check_resumed, links_of, parties_of, release
+from shorthand import build_feature_model, build_here, check_resumed, links_of, parties_of, release
 from small_images import image_sections, write_images
 from tiny_training import check_resumed_run
 from torch import Tensor, nn
@@ -20,9 +21,8 @@ from vfl.config.components import FEATURE_MODELS
 from vfl.core import feature_models as checks
 from vfl.core.build import GivenModules
 from vfl.core.feature_models import check_feature_model
-from vfl.core.local import InProcess, build_in_process
+from vfl.core.local import InProcess
 from vfl.models.features import Features, ModelSpec
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
@@ -120,54 +120,33 @@ def test_a_model_of_several_tensors_keeps_the_contract_too():
     assert pruner.widths() == {"numbers": 4, "flags": 4}
 
 
-class Normed(Flat):
-    """Cannot be pruned: LayerNorm."""
+def between(layer: nn.Module, break_it: Callable[[Tensor], object] = lambda out: out, width: int | None = None) -> Any:
+    """Build a perceptron with a layer between its two; the first one's weights are drawn at the first sample."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        width = spec.embedding_size
-        super().__init__(lambda out: out, nn.LazyLinear(8), nn.LayerNorm(8), nn.Linear(8, width))
-        self(torch.zeros(1, *spec.features.shape))
+    def build(spec: ModelSpec) -> Flat:
+        model = Flat(break_it, nn.LazyLinear(8), copy.deepcopy(layer), nn.Linear(8, width or spec.embedding_size))
+        if not isinstance(layer, nn.Dropout):
+            model(torch.zeros(1, *spec.features.shape))
+        return model
 
-
-class Mixed(Flat):
-    """Cannot be pruned: the second layer reads a softmax over the channels of the first."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__(lambda out: out, nn.LazyLinear(8), nn.Softmax(1), nn.Linear(8, spec.embedding_size))
-        self(torch.zeros(1, *spec.features.shape))
+    return build
 
 
-class Dropped(Flat):
-    """Draws in training, and its weights at the first sample."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__(lambda out: out, nn.LazyLinear(8), nn.Dropout(0.5), nn.Linear(8, spec.embedding_size))
-
-
-class Noisy(Flat):
-    def __init__(self, spec: ModelSpec) -> None:
-        layers = nn.LazyLinear(8), nn.Linear(8, spec.embedding_size)
-        super().__init__(lambda out: out + torch.rand(1), *layers)
-
-
-class Detached(Flat):
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__(Tensor.detach, nn.LazyLinear(8), nn.Linear(8, spec.embedding_size))
+OFFERED = {
+    "normed": between(nn.LayerNorm(8)),
+    "mixed": between(nn.Softmax(1)),  # the second layer reads a softmax over the channels of the first
+    "dropped": between(nn.Dropout(0.5)),
+    "noisy": between(nn.Identity(), lambda out: out + torch.rand(1)),
+    "detached": between(nn.Identity(), Tensor.detach),
+    "no_module": lambda spec: "a model",
+    "no_arguments": lambda: Flat,
+    "narrow": between(nn.LayerNorm(8), width=2),
+}
 
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch):
-    broken = {
-        "normed": Normed,
-        "mixed": Mixed,
-        "dropped": Dropped,
-        "noisy": Noisy,
-        "detached": Detached,
-        "no_module": lambda spec: "a model",
-        "no_arguments": lambda: Normed,
-        "narrow": lambda spec: Normed(ModelSpec(spec.features, 2)),
-    }
-    for name, model in broken.items():
+    for name, model in OFFERED.items():
         monkeypatch.setitem(FEATURE_MODELS.added, name, model)
 
 
@@ -192,9 +171,9 @@ def test_what_layers_draw_depends_on_the_seed_and_the_round_alone(offered, build
         ("mixed", 0.5, ("lightweighting.alpha", "0.5", "'layers.1'")),
         ("no_module", 0, ("feature model 'no_module'", "'a model'")),
         ("no_arguments", 0, ("feature model 'no_arguments'", "TypeError")),
-        ("noisy", 0, ("Noisy", "embeddings")),
-        ("detached", 0, ("Detached", "gradient")),
-        ("narrow", 0, ("Normed", "torch.float32", "[1, 2]", "float32")),
+        ("noisy", 0, ("Flat", "embeddings")),
+        ("detached", 0, ("Flat", "gradient")),
+        ("narrow", 0, ("Flat", "torch.float32", "[1, 2]", "float32")),
     ],
 )
 def test_a_model_that_breaks_the_contract_ends_the_run_in_one_line(
@@ -217,7 +196,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained_digest(config: ExperimentConfig, given: GivenModules | None = None) -> str:
-    built: InProcess = build_in_process(config, start_runtime(config), given=given)
+    built: InProcess = build_here(config, given=given)
     built.server.train_round(0)
     return built.server.summary()["model_digest"]
 
@@ -238,8 +217,7 @@ def test_a_model_by_name_has_the_bits_of_the_same_module_given_in_python(images:
 def test_each_party_may_have_a_model_of_its_own(images: Path):
     sections = image_sections(images, {"kind": "cnn", "width": 0.2})
     sections["models"]["parties"] = {"party_2": SMALL | {"embedding_size": 3}}
-    config = parse_config(sections)
-    first, second = parties_of(build_in_process(config, start_runtime(config)).server)
+    first, second = parties_of(build_here(sections).server)
     assert type(first.model).__name__ == "ConvolutionalFeatures"
     assert isinstance(second.model, vision.MobileNetV3)
     assert second.model(torch.zeros(2, 3, 32, 16)).shape == (2, 3)

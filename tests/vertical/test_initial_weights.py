@@ -10,7 +10,7 @@ import torch
 import yaml
 from refusals import refused, refuses
 from safetensors.torch import save_file
-from shorthand import parties_of
+from shorthand import build_here, parties_of
 from tiny_training import TINY, check_resumed_run, train_run
 from torch import Tensor, nn
 
@@ -18,9 +18,7 @@ import vfl
 from vfl.base.macs import measure_macs, skipped_macs
 from vfl.config import ExperimentConfig, load_config, parse_config
 from vfl.core.initial_weights import freeze
-from vfl.core.local import build_in_process
 from vfl.predict.trained_run import load_run_with_data, open_federation
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 FEATURE = TINY["models"]["feature"]
@@ -32,8 +30,7 @@ def experiment(weights: Path | None, **feature: Any) -> dict[str, Any]:
 
 
 def model_of(sections: dict[str, Any]) -> Any:
-    config = parse_config(sections)
-    return parties_of(build_in_process(config, start_runtime(config)).server)[0].model
+    return parties_of(build_here(sections).server)[0].model
 
 
 def file_of(path: Path, state: dict[str, Any]) -> Path:
@@ -179,8 +176,7 @@ def freezing(*prefixes: str, **sections: Any) -> dict[str, Any]:
 
 
 def party_of(sections: dict[str, Any]) -> Any:
-    config = parse_config(sections)
-    return parties_of(build_in_process(config, start_runtime(config)).server)[0]
+    return parties_of(build_here(sections).server)[0]
 
 
 def test_frozen_parts_keep_their_bits_over_training_pruning_and_a_resume(tmp_path: Path):
@@ -205,8 +201,7 @@ def test_frozen_parts_keep_their_bits_over_training_pruning_and_a_resume(tmp_pat
 
 
 def test_the_optimizer_holds_no_state_of_frozen_parts():
-    config = parse_config(freezing(*LOWER))
-    built = build_in_process(config, start_runtime(config))
+    built = build_here(freezing(*LOWER))
     built.server.train_round(0)
     party = built.parties[0]
     held = party.state_dict()["momentum"]

@@ -121,13 +121,6 @@ def test_only_the_labels_owner_needs_no_feature(tmp_path: Path, tables, message)
         config_of(sections)
 
 
-def test_settings_of_the_labels_owners_model_are_refused(tmp_path: Path):
-    paths = write_tables(tmp_path, range(ROWS), labelled=True)
-    sections = with_clerk(sections_of(paths), write_labels(tmp_path, paths["bank"]))
-    with refused("lightweighting.alpha", "'clerk'"):
-        config_of(sections | {"lightweighting": {"alpha": {"clerk": 0.5}}})
-
-
 def test_a_table_whose_columns_are_left_out_is_asked_about(tmp_path: Path):
     paths = write_tables(tmp_path, range(ROWS), labelled=True)
     sections = with_clerk(sections_of(paths), write_labels(tmp_path, paths["bank"], "constant"))

@@ -7,19 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shorthand import assert_models, reference_of, release
+from shorthand import assert_models, build_here, reference_of, release
 from tiny_training import check_resumed_run
 from torch import Tensor
 
-from vfl.config import parse_config
 from vfl.core.export_model import export_model
 from vfl.core.feature_models import check_feature_model
-from vfl.core.local import InProcess, build_in_process
+from vfl.core.local import InProcess
 from vfl.core.presence import batch_rows
 from vfl.models.features import Features, ModelSpec, TableFeatures
 from vfl.models.mlp import MLP, MemberHeads
 from vfl.models.table import MemberModels, TableMLP, mlp
-from vfl.runs.runtime import start_runtime
 
 TABLE = TableFeatures("table", (5,), (2, 7))
 ROWS = torch.cat([torch.randn(9, 3, generator=torch.Generator().manual_seed(0)), torch.ones(9, 2)], dim=1)
@@ -42,8 +40,7 @@ def settings(**more: Any) -> dict[str, Any]:
 
 
 def built(**more: Any) -> InProcess:
-    config = parse_config(settings(**more))
-    return build_in_process(config, start_runtime(config))
+    return build_here(settings(**more))
 
 
 def silence_hidden_layers(model: torch.nn.Module) -> None:

@@ -8,19 +8,18 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import build_here
 from tiny_training import check_resumed_run
 from torch import nn
 
-from vfl.config import parse_config
 from vfl.core.feature_models import check_feature_model
-from vfl.core.local import InProcess, build_in_process
+from vfl.core.local import InProcess
 from vfl.core.tasks import Classification, Regression
 from vfl.data.samples import Samples
 from vfl.data.tables.preparation import TablePreparation
 from vfl.models.features import Features, ModelSpec, TableFeatures
 from vfl.models.table import MemberModels, TableMLP, mlp
 from vfl.predict.export_run import Scores
-from vfl.runs.runtime import start_runtime
 
 BOTH = TableFeatures("table", (6,), (5, 3), (16, 1), both=True)
 ROWS = torch.tensor([[-0.3, 1.0, 7.5, 1.0, 2, 0], [1.2, 0.0, 15.0, 0.0, 0, 1], [0.1, 0.0, 9.0, 0.0, 4, 2]])
@@ -88,8 +87,7 @@ def built(numbers: str, members: int, rate: float) -> InProcess:
     values = settings(data={"dataset": {"kind": "breast_cancer"}, "numbers": numbers})
     values["models"] |= {"members": members, "feature": {"embedding_size": 4 * members, "width": 0.1}}
     values["training"] |= {"optimizer": {"learning_rate": rate, "momentum": 0.9, "weight_decay": 0.0}}
-    config = parse_config(values)
-    return build_in_process(config, start_runtime(config))
+    return build_here(values)
 
 
 def test_members_learn_as_if_each_were_alone():

@@ -10,7 +10,7 @@ import yaml
 from own_models import NET, become_stranger, write_model
 from refusals import refuses
 from rich.console import Console
-from shorthand import train_rounds
+from shorthand import build_here, train_rounds
 from tiny_training import TINY
 
 import vfl
@@ -18,14 +18,12 @@ from vfl.base.random import seeded
 from vfl.config import ConfigError, load_config, own_models, parse_config, vertical
 from vfl.config.settings import agreed_values
 from vfl.core.build import GivenModules
-from vfl.core.local import build_in_process
 from vfl.parties.launch.local_launch import predict_together, run_together
 from vfl.predict.export_run import export_run
 from vfl.predict.open_run import SamplesWanted
 from vfl.predict.start_from import start_of
 from vfl.predict.trained_run import open_federation
 from vfl.runs.run_folder import saved_config
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 from vfl.sweeps.sweep_plan import load_sweep
 
@@ -57,8 +55,7 @@ def refusal(path: Path) -> str:
     """The one line with which building an experiment's models ends."""
 
     def build() -> None:
-        config = load_config(path)
-        build_in_process(config, start_runtime(config))
+        build_here(load_config(path))
 
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - any of one line
         build()
@@ -86,7 +83,7 @@ def test_code_that_is_named_has_the_bits_of_the_same_module_in_python(
             models[party] = namespace["Net"](hidden=12)
     digests: list[str] = []
     for given in (None, GivenModules(models)):
-        built = build_in_process(config, start_runtime(config), given=given)
+        built = build_here(config, given=given)
         train_rounds(built.server, 2)
         digests.append(built.server.summary()["model_digest"])
     assert digests[0] == digests[1]
@@ -130,6 +127,9 @@ def test_a_run_from_elsewhere_runs_no_code(tmp_path: Path, monkeypatch: pytest.M
     own.write_text(f"base: {run.folder}\n")
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: s\nbase: {run.folder}\ngrid: {{seed: [1]}}\n")
+    apart = shutil.copytree(run.folder, tmp_path / "apart")
+    (apart / "processes").mkdir()
+    shutil.copy(apart / "config.yaml", apart / "processes" / "server.yaml")
     uses = [
         lambda: Run(run.folder).predict(),
         lambda: open_federation(Run(run.folder), with_data=False),
@@ -140,6 +140,7 @@ def test_a_run_from_elsewhere_runs_no_code(tmp_path: Path, monkeypatch: pytest.M
         lambda: vfl.train(own, run_dir=tmp_path / "again"),
         lambda: run_together(load_config(run.folder), tmp_path / "together", resume=False, console=quiet),
         lambda: load_sweep(sweep),
+        lambda: predict_together(apart, SamplesWanted(), tmp_path / "p.csv", quiet),
     ]
     for use in uses:
         with pytest.raises(ConfigError) as caught:
@@ -149,18 +150,6 @@ def test_a_run_from_elsewhere_runs_no_code(tmp_path: Path, monkeypatch: pytest.M
     assert not ran.exists()
     assert not (tmp_path / "stranger").exists()
     assert Run(run.folder).summary["rounds"] == 4  # what needs no model is read as ever
-
-
-def test_a_run_of_processes_from_elsewhere_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ran = write_model(tmp_path / "code")
-    run = train(experiment(tmp_path / "code"), tmp_path / "run")
-    (run.folder / "processes").mkdir()
-    (run.folder / "processes" / "server.yaml").write_text((run.folder / "config.yaml").read_text())
-    ran.unlink()
-    become_stranger(monkeypatch, tmp_path / "stranger")
-    with pytest.raises(ConfigError, match=r"my_models\.py:Net"):
-        predict_together(run.folder, SamplesWanted(), tmp_path / "p.csv", Console(quiet=True))
-    assert not ran.exists()
 
 
 def test_a_run_with_other_options_than_the_user_named_runs_no_code(tmp_path: Path):
@@ -191,7 +180,7 @@ def test_peers_learn_nothing_of_the_code_and_own_stands_for_it(tmp_path: Path):
         TINY | {"models": {"feature": {"kind": "own", "embedding_size": 8}, "head": {"hidden": [16]}}}
     )
     assert agreed_values(server, replayed=True) == agreed_values(config, replayed=True)
-    refuses("models.feature.kind", lambda: build_in_process(server, start_runtime(server)), "owner")
+    refuses("models.feature.kind", lambda: build_here(server), "owner")
 
 
 def test_a_training_may_start_from_a_run_of_the_same_code_elsewhere(tmp_path: Path):
@@ -200,7 +189,7 @@ def test_a_training_may_start_from_a_run_of_the_same_code_elsewhere(tmp_path: Pa
     shutil.copytree(tmp_path / "code", tmp_path / "moved")
     config = load_config(tmp_path / "moved" / "own.yaml", [f"training.start_from={run.folder}"])
     start = start_of(config, tmp_path / "next")
-    assert build_in_process(config, start_runtime(config), start=start).parties[0].pruner.alpha_max == 0.5
+    assert build_here(config, start=start).parties[0].pruner.alpha_max == 0.5
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import build_here
 from torch import Tensor, nn
 
 from vfl.base.metrics import lost_without, subsets_of
 from vfl.compression.codec import dense_frame_size
-from vfl.core.local import build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.presence import Presence, RowMask, batch_rows, pack, unpack
 from vfl.core.server import HeadServer
@@ -22,7 +22,6 @@ from vfl.data.sources.images import ImageGrid
 from vfl.messages.messages import MessageError
 from vfl.models.mlp import MLP
 from vfl.runs.optim import build_optimizer
-from vfl.runs.runtime import start_runtime
 
 SHARES = (1.0, 0.7, 0.5, 0.06)
 """Of the samples that each party has a row for: the last one has often one in a batch, or none."""
@@ -87,8 +86,7 @@ def build_gaps(configure, monkeypatch):
 
     def build(**sections) -> tuple[HeadServer, list[FeatureParty]]:
         monkeypatch.setattr(ImageGrid, "split", lambda source: with_gaps(whole(source)))
-        config = configure(**sections)
-        built = build_in_process(config, start_runtime(config))
+        built = build_here(configure(**sections))
         return built.server, list(built.parties)
 
     whole = ImageGrid.split

@@ -12,7 +12,7 @@ import torch
 from conftest import small_config
 from pydantic import ValidationError
 from refusals import refuses
-from shorthand import at_every_run
+from shorthand import at_every_run, build_here
 from tiny_training import train_run
 from torch import Tensor, nn
 
@@ -20,12 +20,11 @@ from vfl.config import ConfigError
 from vfl.core.build import GivenModules
 from vfl.core.column_paths import ColumnPaths, signed_ranks
 from vfl.core.joint_model import JointModel
-from vfl.core.local import InProcess, build_in_process
+from vfl.core.local import InProcess
 from vfl.messages.control import Completeness, Explained, ReasonsOffer
 from vfl.messages.messages import Kind, Message, MessageError, Part, PartKind
 from vfl.predict.predict import predict
 from vfl.predict.reasons import EXACT_OWNERS, Reasons, ReasonsWanted, explain, owner_values, read_told
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is constant in the training rows", "ignore:.*without a row")
@@ -33,6 +32,7 @@ ROWS = 160
 LABELS = {
     "two": lambda a, b, c: str(int(a + c > 0)),
     "many": lambda a, b, c: "xyz"[int(a > 0) + int(c > 0)],
+    "decided": lambda a, b, c: str(int(c > 0)),
     "value": lambda a, b, c: f"{10 + 4 * a - 3 * c:.3f}",
 }
 
@@ -42,23 +42,13 @@ def write(folder: Path, label: str = "two", rows: int = ROWS, seed: int = 0, gap
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(seed)
     numbers = draw.normal(size=(rows, 3)).round(3)
+    if label == "decided":
+        numbers[:, 2] += np.copysign(1, numbers[:, 2])  # never near its mean
     bank = [f"{k},{a},j{k % 3},7,{LABELS[label](a, b, c)}" for k, (a, b, c) in enumerate(numbers)]
     shop = [f"{k},{b},{c}" for k, (a, b, c) in enumerate(numbers) if not gaps or k % gaps]
     (folder / "bank.csv").write_text("\n".join(["k,age,job,same,late", *bank]))
     (folder / "shop.csv").write_text("\n".join(["k,noise,spent", *shop]))
     return {owner: folder / f"{owner}.csv" for owner in ("bank", "shop")}
-
-
-def decide(tables: dict[str, Path]) -> None:
-    """Let the shop's column decide, which is never near its mean."""
-    heading, *shop = [line.split(",") for line in tables["shop"].read_text().splitlines()]
-    for row in shop:
-        row[2] = f"{float(row[2]) + math.copysign(1, float(row[2])):.3f}"
-    tables["shop"].write_text("\n".join(",".join(row) for row in [heading, *shop]))
-    heading, *bank = [line.split(",") for line in tables["bank"].read_text().splitlines()]
-    for own, other in zip(bank, shop, strict=True):
-        own[-1] = str(int(float(other[2]) > 0))
-    tables["bank"].write_text("\n".join(",".join(row) for row in [heading, *bank]))
 
 
 def sections(tables: dict[str, Path], label: str = "two", **training: Any) -> dict[str, Any]:
@@ -86,7 +76,7 @@ def trained(
     for name, section in over.items():
         layers[name] = layers.get(name, {}) | section
     config = small_config(**layers)
-    built = build_in_process(config, start_runtime(config), given=given)
+    built = build_here(config, given=given)
     for round_index in range(0 if given else config.training.rounds):
         built.server.train_round(round_index)
     return built
@@ -338,16 +328,14 @@ def test_a_category_moves_by_its_vector_and_a_column_that_is_ignored_keeps_nothi
 def decisive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on rows of which one column of the shop decides."""
     folder = tmp_path_factory.mktemp("decisive")
-    tables = write(folder, rows=400)
-    decide(tables)
+    tables = write(folder, "decided", rows=400)
     config = small_config(**sections(tables, rounds=25))
     train_run(config, folder / "run")
     return folder / "run"
 
 
 def test_a_decisive_column_comes_first(decisive: Path, tmp_path: Path):
-    new = write(tmp_path, rows=100, seed=5)
-    decide(new)
+    new = write(tmp_path, "decided", rows=100, seed=5)
     new["bank"].write_text("\n".join(line.rpartition(",")[0] for line in new["bank"].read_text().splitlines()))
     found = Run(decisive).explain(new)
     check_sums(found)

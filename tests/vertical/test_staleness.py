@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shorthand import assert_models, at_every_run, links_of, parties_of, reference_of, replace_links
+from shorthand import assert_models, at_every_run, build_here, links_of, parties_of, reference_of, replace_links
 from tiny_training import timeless
 from torch import Tensor, nn
 
-from vfl.core.local import LocalLink, build_in_process
+from vfl.core.local import LocalLink
 from vfl.core.party import FeatureParty
 from vfl.core.presence import batch_rows
 from vfl.core.reference import Reference
@@ -24,7 +24,6 @@ from vfl.core.round_orders import orders_of
 from vfl.core.server import HeadServer
 from vfl.messages.messages import Kind, Message
 from vfl.parties.network.wire.frame import pack, unpack
-from vfl.runs.runtime import start_runtime
 
 CNN = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
 
@@ -108,8 +107,7 @@ class Late(Future[Message]):
 
 
 def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:
-    config = small_config(**sections)
-    server = build_in_process(config, start_runtime(config)).server
+    server = build_here(small_config(**sections)).server
     replace_links(server, [link(party) for party in parties_of(server)])
     return server
 

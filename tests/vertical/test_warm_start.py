@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 from predicted import predict_in_process, predict_new_rows
 from refusals import refused, refuses
-from shorthand import at_every_run
+from shorthand import at_every_run, build_here
 from tiny_training import content_of, rows_of, train_run
 from torch import nn
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, lay_tables, write_tables
 
 import vfl
 from vfl.comparison.train_on_split import single_party_config
 from vfl.config import ExperimentConfig, parse_config
 from vfl.config.files import lay_over
-from vfl.core.local import InProcess, build_in_process
+from vfl.core.local import InProcess
 from vfl.data.source import prepare_samples
 from vfl.data.tables.source import Tables
 from vfl.predict.start_from import start_of
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 OWN: dict[str, dict[str, Any]] = {
@@ -35,35 +34,19 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-def of_tables(folder: Path, rows: range, own: dict[str, Any]) -> dict[str, Any]:
-    """Sections of an experiment on rows of the two tables, amounts or classes."""
-    folder.mkdir(exist_ok=True)
-    paths = write_tables(folder, rows, labelled=True)
-    if own.get("task") == "regression":
-        heading, *lines = paths["bank"].read_text().splitlines()
-        amounts = [f"{line.rpartition(',')[0]},{100 + rows.start + 3 * place}" for place, line in enumerate(lines)]
-        paths["bank"].write_text("\n".join([heading, *amounts]))
-    sections = {"name": "small", "seed": 3, "threads": 1, **sections_of(paths)}
-    sections["models"]["head"] = {"hidden": [16]}
-    sections["training"] |= {"rounds": 2, "batch_size": 16}
-    for name, section in own.items():
-        sections[name] = sections.get(name, {}) | section if isinstance(section, dict) else section
-    return sections
-
-
 def start(folder: Path, sections: dict[str, Any], run_dir: Path | None = None, **training: Any) -> ExperimentConfig:
     """Settings that begin with the run in ``folder``."""
     return parse_config(sections | {"training": sections["training"] | {"start_from": folder} | training})
 
 
 def built(config: ExperimentConfig, run_dir: Path) -> InProcess:
-    return build_in_process(config, start_runtime(config), start=start_of(config, run_dir))
+    return build_here(config, start=start_of(config, run_dir))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    train_run(of_tables(folder / "old", range(ROWS), {}), folder / "run")
+    train_run(lay_tables(folder / "old", range(ROWS), {}), folder / "run")
     return folder / "run"
 
 
@@ -71,12 +54,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_before_its_first_round_it_predicts_the_bits_of_the_run(tmp_path: Path, kind: str):
     """The rows are others, with other means, and have no gap and no rare category of the run's rows."""
     old = tmp_path / "run"
-    train_run(of_tables(tmp_path / "old", range(ROWS), OWN[kind]), old)
+    train_run(lay_tables(tmp_path / "old", range(ROWS), OWN[kind]), old)
     before = content_of(old)
     other = OWN[kind] | {"lightweighting": {}}
     if kind == "placeholders":
         other["training"] = {}
-    config = start(old, of_tables(tmp_path / "more", range(200, 200 + ROWS), other))
+    config = start(old, lay_tables(tmp_path / "more", range(200, 200 + ROWS), other))
     begun = built(config, tmp_path / "next")
     assert {each.evaluation_macs for each in begun.server.describe().values()} == {0}, "costs begin anew"
     for party, raw in zip(begun.parties, begun.split.parties, strict=True):
@@ -108,9 +91,9 @@ def test_images_start_as_tables_do(tmp_path: Path, configure):
 @pytest.mark.parametrize("kind", at_every_run(["amounts", "pruned", "shared"], "pruned"))
 def test_resumed_it_equals_the_uninterrupted_one_without_the_run_it_began_with(tmp_path: Path, kind: str):
     old = tmp_path / "run"
-    sections = of_tables(tmp_path / "old", range(ROWS), OWN[kind])
+    sections = lay_tables(tmp_path / "old", range(ROWS), OWN[kind])
     train_run(sections, old)
-    more = of_tables(tmp_path / "more", range(200, 200 + ROWS), OWN[kind])
+    more = lay_tables(tmp_path / "more", range(200, 200 + ROWS), OWN[kind])
     whole = train_run(start(old, more, rounds=3), tmp_path / "whole")
     train_run(start(old, more, rounds=1), tmp_path / "parts")
     shutil.rmtree(old)
@@ -124,7 +107,7 @@ def test_rows_may_lack_a_class_and_a_column_may_be_empty_but_no_class_is_new(tmp
     old, labels = tmp_path / "run", ["a", "b", "c"]
 
     def of(folder: str, rows: range, chosen: list[str]) -> dict[str, Any]:
-        sections = of_tables(tmp_path / folder, rows, {})
+        sections = lay_tables(tmp_path / folder, rows, {})
         bank = tmp_path / folder / "bank.csv"
         heading, *lines = bank.read_text().splitlines()
         named = [f"{line.rpartition(',')[0]},{chosen[k // 3 % len(chosen)]}" for k, line in enumerate(lines)]
@@ -147,7 +130,7 @@ def test_rows_may_lack_a_class_and_a_column_may_be_empty_but_no_class_is_new(tmp
 
 
 def test_a_head_gains_the_placeholders_that_its_new_rows_need(trained: Path, tmp_path: Path):
-    config = start(trained, of_tables(tmp_path / "more", range(200, 240), {}), party_dropout=0.3)
+    config = start(trained, lay_tables(tmp_path / "more", range(200, 240), {}), party_dropout=0.3)
     head = built(config, tmp_path / "next").server.trainer.head
     weights = head.state_dict()
     assert weights["placeholder"].count_nonzero() == 0
@@ -183,7 +166,7 @@ def _write(path: Path, change: Any) -> None:
 @pytest.mark.parametrize("kind", [*OTHER_SETTINGS, *OTHER_FILES, "owners"])
 def test_what_does_not_fit_is_one_line(trained: Path, tmp_path: Path, kind: str):
     shutil.copytree(trained, tmp_path / "run")
-    sections = of_tables(tmp_path / "more", range(200, 240), {})
+    sections = lay_tables(tmp_path / "more", range(200, 240), {})
     settings, line = OTHER_SETTINGS.get(kind, ({}, ("mall",)))
     if kind == "owners":
         tables = sections["data"]["tables"]
@@ -203,27 +186,27 @@ def test_what_does_not_fit_is_one_line(trained: Path, tmp_path: Path, kind: str)
 def test_a_feature_of_the_run_does_not_become_the_label_or_the_weight(
     trained: Path, tmp_path: Path, own: dict[str, str], what: tuple[str, ...]
 ):
-    sections = of_tables(tmp_path / "more", range(200, 240), {})
+    sections = lay_tables(tmp_path / "more", range(200, 240), {})
     sections["data"]["tables"]["bank"].update(own)
     with refused(*what):
         train_run(start(trained, sections), tmp_path / "next")
 
 
 def test_the_label_owner_alone_trains_from_the_seed(trained: Path):
-    config = start(trained, of_tables(trained.parent / "old", range(ROWS), {}))
+    config = start(trained, lay_tables(trained.parent / "old", range(ROWS), {}))
     assert single_party_config(config, Tables(config.data, 3), "bank").training.start_from is None
 
 
 def test_a_resume_takes_no_other_start_and_asking_commands_none(trained: Path):
-    config = start(trained, of_tables(trained.parent / "old", range(ROWS), {}))
+    config = start(trained, lay_tables(trained.parent / "old", range(ROWS), {}))
     refuses("--resume", lambda: train_run(config, trained, resume=True), "training.start_from")
-    refuses("training.start_from", lambda: build_in_process(config, start_runtime(config)), "trainings")
+    refuses("training.start_from", lambda: build_here(config), "trainings")
 
 
 def test_a_name_is_that_of_a_run_below_runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, "runs/first")
-    train_run(start(Path("first"), of_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
+    train_run(start(Path("first"), lay_tables(tmp_path / "old", range(ROWS), {})), Path("runs/second"))
     assert vfl.Run("runs/second").vertical.training.start_from == tmp_path / "runs/first"
 
 

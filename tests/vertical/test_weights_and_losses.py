@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from predicted import predict_in_process
 from refusals import refused
-from shorthand import at_every_run
+from shorthand import at_every_run, build_here
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier
 from tiny_training import timeless, train_run
 from torch import nn
@@ -21,11 +21,9 @@ from two_tables import ROWS, weighted_tables
 import vfl
 from vfl.base.metrics import format_metric
 from vfl.config import ConfigError, parse_config
-from vfl.core.local import build_in_process
 from vfl.data.files import load_label_data, write_label_data
 from vfl.data.split import conceal_ids, split_data
 from vfl.data.tables.matching_input import of_rows, own_keys
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 DRAW = np.random.default_rng(0)
@@ -57,13 +55,12 @@ def test_the_weights_of_a_table_reach_loss_and_metrics_and_files_alike(tmp_path:
     back = load_label_data(tmp_path / "labels.safetensors").train.weights
     assert back is not None
     assert sorted(back.tolist()) == sorted(weights.tolist())
-    config = parse_config(sections)
-    server = build_in_process(config, start_runtime(config)).server
+    server = build_here(sections).server
     server.train_round(0)
     plain = copy.deepcopy(sections)
     plain["data"]["tables"]["bank"].pop("weight")
     plain["data"]["tables"]["bank"]["features"]["w"] = "ignore"
-    without = build_in_process(parse_config(plain), start_runtime(config)).server
+    without = build_here(plain).server
     without.train_round(0)
     assert server.summary()["model_digest"] != without.summary()["model_digest"]
     assert server.evaluate().keys() == without.evaluate().keys()
@@ -98,8 +95,7 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path: Any, change: dict[str, A
     sections["training"]["labels"] = change.get("labels", "server")
 
     def build() -> None:
-        config = parse_config(sections)
-        build_in_process(config, start_runtime(config))
+        build_here(sections)
 
     with refused(*line):
         build()

@@ -129,15 +129,11 @@ def test_cifar10_is_looked_for_in_the_folder_data_by_default(cifar_root: Path, m
     assert len(load("cifar10", None).train) == 5 * PER_BATCH
 
 
-@pytest.mark.parametrize("state", ["missing", "damaged"])
 def test_cifar10_offline_is_one_line_that_says_what_to_do(
-    cifar_root: Path, offline: list[float | None], state: str, capfd: pytest.CaptureFixture[str]
+    cifar_root: Path, offline: list[float | None], capfd: pytest.CaptureFixture[str]
 ):
     batch = cifar_root / CIFAR10.base_folder / "data_batch_3"
-    if state == "missing":
-        batch.unlink()
-    else:
-        batch.write_bytes(batch.read_bytes()[:-1])
+    batch.write_bytes(batch.read_bytes()[:-1])
     with refused("data.dataset.root", "cifar-10-python.tar.gz") as raised:
         load("cifar10", cifar_root)
     message = str(raised.value)

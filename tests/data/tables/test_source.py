@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from predicted import predict_in_process, predict_new_rows
 from refusals import refused, refuses
-from shorthand import train_rounds
+from shorthand import build_here, train_rounds
 from tiny_training import train_run
 from two_tables import bank_config
 
 from vfl.config import parse_config
 from vfl.config.tables import TableConfig
-from vfl.core.local import build_in_process
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
@@ -26,7 +25,6 @@ from vfl.data.tables.new_rows import read_new_rows, tables_of
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.source import Tables
 from vfl.predict.open_run import take_samples
-from vfl.runs.runtime import start_runtime
 from vfl.runs.stored_run import Run
 
 FLIGHTS = 120
@@ -105,7 +103,7 @@ def test_shuffled_copies_and_other_formats_train_the_same_bits(tmp_path):
             tails, ages, models = zip(*lines, strict=True)
             table = pa.table({"tail": tails, "age": [int(age) for age in ages], "model": models})
             pq.write_table(table, folder / "register.csv")
-        server = build_in_process(config, start_runtime(config)).server
+        server = build_here(config).server
         train_rounds(server, 2)
         digests.add(server.summary()["model_digest"])
     assert len(digests) == 1
@@ -263,7 +261,7 @@ def test_validation_samples_come_from_the_training_and_the_test_stays_unseen(tmp
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the_placeholder(tmp_path):
     config = experiment(tmp_path)
-    built = build_in_process(config, start_runtime(config))
+    built = build_here(config)
     built.server.train_round(0)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
     expected = built.server.joint.predictions()
