@@ -2,7 +2,7 @@
 
 Multiply-accumulates per sample, parameters, bytes and seconds of an exchange, by ratio (alpha for the left half, beta
 of all parties for the right one), and of the whole run as configured: costs, saved shares, and the time that it takes
-here, by a few exchanges trained now. Seconds of an exchange are those of simulation.device and simulation.parties;
+here, by a few exchanges trained now. Seconds of an exchange are those of simulation.parties;
 without a speed there this machine's.
 Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """

@@ -352,4 +352,4 @@ def test_a_number_that_would_overflow_is_refused_by_name(digits: Path):
         large = "1" + "0" * 31
         mode = "horizontal" if key.startswith("horizontal.") else "vertical"
         assert refusal(digits, f"mode={mode}", f"{key}=[{large}]" if many else f"{key}={large}").startswith(key)
-    load_config(digits, ["simulation.device.macs_per_s=1e15"])
+    load_config(digits, ["simulation.parties.all.macs_per_s=1e15"])

@@ -148,6 +148,25 @@ WRONG = {
     "no time to wait": ({"network": {"wait_s": 0}}, ("network.wait_s",)),
     "another policy": ({"network": {"on_party_loss": "ignore"}}, ("network.on_party_loss",)),
     "a typing error": ({"network": {"heartbeats_s": 1}}, ("network.heartbeats_s", "'heartbeat_s'")),
+    "another defence": (
+        {"privacy": {"gradients": "laplace"}},
+        ("privacy.gradients", "must be max_norm, gaussian", "laplace"),
+    ),
+    "a setting of another defence": (
+        {"privacy": {"gradients": {"kind": "max_norm", "clip": 3}}},
+        ("privacy.gradients.clip", "kind max_norm has none"),
+    ),
+    "a defence without a kind": ({"privacy": {"gradients": {"strength": 3}}}, ("privacy.gradients", "needs a kind")),
+    "a defence that is a number": ({"privacy": {"embeddings": 3}}, ("privacy.embeddings", "must be a kind")),
+    "half a pixel": ({"data": {"augmentation": {"shift": 2.5}}}, ("data.augmentation.shift", "whole number of pixels")),
+    "a loss of another task": (
+        {"training": {"loss": {"kind": "pinball", "quantile": 0.5}}},
+        ("training.loss", "cross_entropy"),
+    ),
+    "a negative gamma": ({"training": {"loss": {"kind": "focal", "gamma": -1}}}, ("training.loss.gamma", "equal")),
+    "no quantile": ({"training": {"loss": "pinball"}}, ("training.loss.quantile", "missing")),
+    "a quantile of 1": ({"training": {"loss": {"kind": "pinball", "quantile": 1}}}, ("training.loss.quantile", "less")),
+    "a delta of 0": ({"training": {"loss": {"kind": "huber", "delta": 0}}}, ("training.loss.delta", "greater")),
     "drop with error feedback": (
         {"network": {"on_party_loss": "drop"}, "lightweighting": {"error_feedback": True}},
         ("network.on_party_loss", "lightweighting.error_feedback=false"),
@@ -246,6 +265,41 @@ def test_an_old_run_whose_configuration_names_what_is_constant_now_is_read(tmp_p
         at[name] = each.always if each.default is None else each.default
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     assert load_stored_config(tmp_path / "config.yaml") == parse_experiment({"name": "old", "seed": 5, "mode": mode})
+
+
+def moved(text: str) -> ExperimentConfig:
+    return parse_config(yaml.safe_load(text) | {"name": "old"})
+
+
+def test_settings_that_became_one_value_are_read_where_they_were():
+    old = moved(
+        "privacy: {gradients: max_norm, gradient_strength: 2.0, gradient_clip: 1.0, embeddings: gaussian,"
+        " embedding_strength: 0.5, embedding_clip: 3.0}\n"
+        "training: {loss: {kind: focal, gamma: 3.0, delta: null, quantile: null},"
+        " optimizer: {schedule: cosine, rounds: 30}}\n"
+        "data: {augmentation: {shift: 2, from: 8}}\n"
+        "simulation: {device: {macs_per_s: 1.0e+9}, parties: {party_1: {latency_s: 1.0}}}\n"
+    )
+    new = moved(
+        "privacy: {gradients: {kind: max_norm, strength: 2}, embeddings: {kind: gaussian, strength: 0.5, clip: 3}}\n"
+        "training: {loss: {kind: focal, gamma: 3}, optimizer: {schedule: {kind: cosine, rounds: 30}}}\n"
+        "data: {augmentation: {shift: {8: 2}}}\n"
+        "simulation: {parties: {all: {macs_per_s: 1.0e+9}, party_1: {latency_s: 1.0}}}\n"
+    )
+    assert old == new == parse_config(new.model_dump())
+    assert old.simulation.of("party_2").macs_per_s == 1e9
+    assert old.simulation.of("party_1").macs_per_s is None
+
+
+def test_a_run_of_before_that_says_nothing_there_is_as_by_default():
+    said = moved(
+        "privacy: {gradients: null, gradient_strength: 1.0, gradient_clip: 1.0, embeddings: null}\n"
+        "training: {loss: {kind: null, gamma: null, delta: null, quantile: null},"
+        " optimizer: {schedule: steps, rounds: null}}\n"
+        "data: {augmentation: {shift: 0, from: 0}}\n"
+        "simulation: {device: {latency_s: 0.0, uplink_bytes_per_s: null, macs_per_s: null}, parties: {}}\n"
+    )
+    assert said == parse_config({"name": "old"})
 
 
 @pytest.mark.parametrize("name", REMOVED_COMMANDS)

@@ -17,7 +17,7 @@ OF_ONE_MODE: dict[str, tuple[str, object]] = {
     "models.classifier.kind": ("horizontal", "lenet"),
     "lightweighting.alpha": ("vertical", 0.4),
     "wire.bits": ("vertical", 4),
-    "simulation.device.macs_per_s": ("vertical", 1e6),
+    "simulation.parties.all.macs_per_s": ("vertical", 1e6),
     "models.head.hidden": ("vertical", [3]),
     "data.partition.rows": ("vertical", 1),
     "data.join": ("vertical", "left"),

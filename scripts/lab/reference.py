@@ -31,7 +31,7 @@ OFTEN = """
 name seed threads task data.dataset.kind data.dataset.root data.train_samples data.tables data.tables.NAME.file
 data.tables.NAME.key data.tables.NAME.label data.tables.NAME.features data.tables.NAME.match data.tables.NAME.serve.file
 data.join data.test_file data.validation_share data.positive_class models.feature.kind models.feature.embedding_size
-models.feature.width models.head.hidden training.rounds training.batch_size training.labels training.loss.kind
+models.feature.width models.head.hidden training.rounds training.batch_size training.labels training.loss
 training.optimizer.kind training.optimizer.learning_rate training.optimizer.schedule training.patience
 training.class_weights training.start_from lightweighting.alpha lightweighting.beta lightweighting.resolution
 lightweighting.controller wire.bits wire.coding privacy.gradients privacy.embeddings evaluation.every evaluation.metric
@@ -54,6 +54,14 @@ TYPES = {
     "RatioSchedule": "ratio, by round or party",
     "ResolutionSchedule": "above 0 to 1, by round or party",
     "RateSchedule": "number, by round",
+    "ShiftSchedule": "integer from 0, by round",
+    "Steps": "steps",
+    "Course": "cosine, one_cycle",
+    "LossConfig": "cross_entropy, focal, squared, absolute, huber, pinball",
+    "MaxNormNoise": "max_norm",
+    "NoisyGradients": "gaussian",
+    "NoisyRows": "gaussian",
+    "Decorrelation": "distance_correlation",
     "KeyColumns": "column, or a list",
     "ClassWeights": "balanced, by class",
     "MetricName": ", ".join(get_args(MetricName)),

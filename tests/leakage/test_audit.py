@@ -142,10 +142,8 @@ def test_too_few_rows_are_refused(tmp_path):
 
 DEFENDED = {
     "training.labels": "server",
-    "privacy.gradients": "gaussian",
-    "privacy.gradient_strength": 0.5,
-    "privacy.embeddings": "gaussian",
-    "privacy.embedding_strength": 0.2,
+    "privacy.gradients": {"kind": "gaussian", "strength": 0.5},
+    "privacy.embeddings": {"kind": "gaussian", "strength": 0.2},
     "models.feature.batch_norm": False,
 }
 

@@ -393,7 +393,7 @@ def test_settings_that_objects_ignore_are_told():
 )
 def test_epsilon_and_a_warning_count_what_moves_the_whole_batch(given: dict[str, Any], mover: str | None):
     plain = {f"models.parties.{name}.batch_norm": False for name in ("left", "right")}
-    noise = {"privacy.gradients": "gaussian", "privacy.gradient_strength": 8.0, "training.rounds": 1}
+    noise = {"privacy.gradients": {"kind": "gaussian", "strength": 8.0}, "training.rounds": 1}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         run = vfl.fit(parties(), Y, **{**given, "settings": QUICK | noise | plain | given.get("settings", {})})

@@ -50,7 +50,7 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
 
 
 def defended(gradients: str, embeddings: str) -> dict[str, Any]:
-    privacy = {"gradients": gradients, "embeddings": embeddings, "embedding_strength": 0.1, "noise_seed": 5}
+    privacy = {"gradients": gradients, "embeddings": {"kind": embeddings, "strength": 0.1}, "noise_seed": 5}
     return {"training": {"labels": "server"}, "privacy": privacy}
 
 
@@ -98,7 +98,7 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
 def test_shifted_and_smaller_images_and_rates_by_name_are_the_same_in_processes(federate, in_process):
     named = {"learning_rate": 0.05, "schedule": "one_cycle", "momentum": 0.9}
     sections = {
-        "data": {"augmentation": {"shift": 2, "from": 1}},
+        "data": {"augmentation": {"shift": {1: 2}}},
         "training": {"optimizer": named, "label_smoothing": 0.1, "loss": {"kind": "focal"}, "steps_per_round": 4},
         "lightweighting": {"error_feedback": False, "resolution": {"party_1": {0: 0.5, 2: 1.0}}},
     }

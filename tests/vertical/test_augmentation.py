@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vfl.base.random import generator
 from vfl.config import ConfigError, OptimizerConfig, parse_experiment
+from vfl.config.optimizer import Course
 from vfl.core.augmentation import shift_images
 from vfl.core.presence import batch_rows
 from vfl.core.privacy import defences
@@ -20,7 +21,7 @@ PLAIN = {
     "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
     "head": {"hidden": [16]},
 }
-SHIFT = {"augmentation": {"shift": 2, "from": 1}}
+SHIFT = {"augmentation": {"shift": {1: 2}}}
 
 
 def training(**changes):
@@ -98,7 +99,7 @@ def test_an_audit_attacks_the_pictures_that_were_embedded(build):
 
 
 def test_distance_correlation_is_that_of_the_pictures_that_were_embedded(build, monkeypatch):
-    privacy = {"embeddings": "distance_correlation", "embedding_strength": 0.5}
+    privacy = {"embeddings": {"kind": "distance_correlation", "strength": 0.5}}
     server = build(data={"augmentation": {"shift": 2}}, training=training(local_iterations=2), privacy=privacy)
     party = parties_of(server)[0]
     seen: list[Tensor] = []
@@ -123,13 +124,15 @@ def rates(config: OptimizerConfig, rounds: int, steps: int) -> list[float]:
 def test_rates_by_name_have_their_courses():
     steps = OptimizerConfig(learning_rate={0: 0.2, 1: 0.1}, warm_up=3)
     assert rates(steps, 2, 4) == pytest.approx([0.2 / 3, 0.4 / 3, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1])
-    cosine = OptimizerConfig(learning_rate=0.2, schedule="cosine").with_rounds(2)
+    cosine = OptimizerConfig(learning_rate=0.2, schedule=Course(kind="cosine")).with_rounds(2)
     assert rates(cosine, 3, 2) == pytest.approx([0.2, 0.1 + 0.1 * 0.5**0.5, 0.1, 0.1 - 0.1 * 0.5**0.5, 0.0, 0.0])
-    one_cycle = OptimizerConfig(learning_rate=0.2, schedule="one_cycle").with_rounds(2)
+    one_cycle = OptimizerConfig(learning_rate=0.2, schedule=Course(kind="one_cycle")).with_rounds(2)
     assert rates(one_cycle, 2, 5) == pytest.approx(
         [0.2 / 3, 0.4 / 3, 0.2, *(0.2 * left / 7 for left in range(7, 0, -1))]
     )
-    assert OptimizerConfig(learning_rate=0.2, schedule="one_cycle", rounds=9).with_rounds(2).rounds == 9
+    assert OptimizerConfig(learning_rate=0.2, schedule=Course(kind="one_cycle", rounds=9)).with_rounds(
+        2
+    ).schedule == Course(kind="one_cycle", rounds=9)
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
@@ -146,12 +149,12 @@ def test_every_exchange_has_its_rate_on_both_sides(build, labels: str):
         metrics = server.train_round(round_index)
         assert metrics.get("head_drift/party_1", 0.0) == 0.0
     expected = rates(server.config.training.optimizer, 4, 4)
-    assert server.config.training.optimizer.rounds == 4
+    assert server.config.training.optimizer.schedule == Course(kind="one_cycle", rounds=4)
     assert sorted(found) == sorted(expected * 4)
 
 
 def test_images_that_are_small_before_they_are_shifted_are_taken(build):
-    data = {"augmentation": {"shift": 2, "from": 2}}
+    data = {"augmentation": {"shift": {2: 2}}}
     server = build(data=data, lightweighting={"resolution": {0: 0.12, 2: 1.0}}, models=PLAIN)
     assert "resolution/party_1" in server.train_round(0)
 

@@ -21,8 +21,8 @@ SPEED, BANDWIDTH = 1e9, 1e6
 FAST = {"macs_per_s": SPEED, "uplink_bytes_per_s": BANDWIDTH, "downlink_bytes_per_s": BANDWIDTH}
 SLOW_LINK = {0: BANDWIDTH, 4: BANDWIDTH / 4}
 MACHINES = {
-    "device": FAST,
     "parties": {
+        "all": FAST,
         "party_2": FAST | {"macs_per_s": SPEED / 4},
         "party_3": FAST | {"uplink_bytes_per_s": SLOW_LINK, "downlink_bytes_per_s": SLOW_LINK},
     },
@@ -112,8 +112,8 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
 
 
 CHANGING = {
-    "device": FAST,
     "parties": {
+        "all": FAST,
         "party_2": FAST | {"macs_per_s": {0: SPEED / 4, 3: SPEED / 16}},
         "party_4": FAST | {"macs_per_s": {0: SPEED, 2: SPEED / 8}},
     },

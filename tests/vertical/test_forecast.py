@@ -179,8 +179,8 @@ def test_a_plan_ends_with_the_saved_shares_of_the_whole_run_and_its_time(build):
 
 
 MACHINES = {
-    "device": {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01},
     "parties": {
+        "all": {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01},
         "party_2": {"macs_per_s": {0: 1e9, 1: 2e9}},
         "party_3": {"uplink_bytes_per_s": {0: 1e5, 1: 1e3}, "latency_s": 0.5},
         "party_4": {"downlink_bytes_per_s": 5e4},

@@ -248,7 +248,7 @@ def test_an_owner_tells_no_more_than_it_agreed_to(tmp_path: Path, tells: Any):
 
 def test_a_party_with_noise_explains_nothing(tmp_path: Path):
     """Points of a path hardly differ: their mean would have little of the noise."""
-    found = explained(trained(tmp_path, privacy={"embeddings": "gaussian", "embedding_strength": 0.1}).server.joint)
+    found = explained(trained(tmp_path, privacy={"embeddings": {"kind": "gaussian", "strength": 0.1}}).server.joint)
     assert not found.columns
     check_sums(found)
 

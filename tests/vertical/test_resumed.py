@@ -10,7 +10,8 @@ PRUNED = {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": True}
 QUANTISED = {"bits": 4, "gradients": {"beta": 0.5, "bits": 8, "error_feedback": True}}
 MEET_LATER = {"local_rounds": 2, "auxiliary": 0.5, "local_iterations": 2, "party_dropout": 0.2}
 HALF_FIRST = {"resolution": {0: 0.5, 2: 1.0}, "alpha": {1: 0.3, 3: 0.5}, "beta": 0.3}
-MACHINES = {"device": {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01}}
+FAST = {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01}
+MACHINES = {"parties": {"all": FAST}}
 
 RESUMED: dict[str, tuple[int, dict[str, Any]]] = {
     f"{labels} labels after {split}": (
@@ -60,7 +61,7 @@ RESUMED |= {
     f"refitted, after {split}": (split, {"training": {"staleness": 1, "local_iterations": 2}, "lightweighting": REFIT})
     for split in (1, 2)
 }
-NOISE = {"gradients": "gaussian", "gradient_strength": 0.5, "embeddings": "gaussian", "embedding_strength": 0.2}
+NOISE = {side: {"kind": "gaussian", "strength": each} for side, each in {"gradients": 0.5, "embeddings": 0.2}.items()}
 ALONE = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False}, "head": {"hidden": [16]}}
 RESUMED |= {
     "defended by noise": (2, {"training": {"labels": "server"}, "privacy": NOISE, "models": ALONE}),

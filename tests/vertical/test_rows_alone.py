@@ -94,7 +94,7 @@ def test_a_row_that_gets_noise_is_computed_by_itself(build, monkeypatch: pytest.
     server = build(
         models={"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
         training={"labels": "server"},
-        privacy={"embeddings": "gaussian", "embedding_strength": 0.1},
+        privacy={"embeddings": {"kind": "gaussian", "strength": 0.1}},
     )
     party, sizes = parties_of(server)[0], list[int]()
     whole = Runtime.forward

@@ -331,10 +331,8 @@ def named_loss(loss: object, settings: Mapping[str, object] | None) -> dict[str,
         raise ConfigError("settings: training.loss names a loss, and so does loss=; leave one of them out")
     if loss is None or callable(loss):
         return {}
-    if isinstance(loss, str):
-        return {"training.loss.kind": loss}
-    if isinstance(loss, Mapping):
-        return {"training.loss": dict(cast(Mapping[str, object], loss))}
+    if isinstance(loss, str | Mapping):
+        return {"training.loss": loss}
     raise ConfigError(f"loss: expected a function, a name or its settings, got {type(loss).__name__}")
 
 

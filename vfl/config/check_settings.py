@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from vfl.base.errors import ConfigError, did_you_mean, nearest_name
 from vfl.config.components import MODES
-from vfl.config.settings import Section, section_of, section_of_values
+from vfl.config.settings import Section, is_choice, section_of, section_of_values
 from vfl.config.shared import Experiment
 
 S = TypeVar("S", bound=Section)
@@ -30,6 +30,8 @@ PLAINLY = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "path_type": "must be a path",
+    "union_tag_not_found": "needs a kind",
+    "model_attributes_type": "must be a kind, or a mapping with one",
 }
 """Error texts by pydantic's type of error, in place of its own."""
 OTHER_WORDS = {
@@ -94,20 +96,38 @@ def field_type(section: object, key: str) -> object:
     return known.type_of(key) if known else section_of_values(section)
 
 
+def _without_kinds(section: type[Section], location: Sequence[int | str]) -> list[int | str]:
+    """Return an error's location as the user wrote it: pydantic puts a choice's kind behind its setting."""
+    at: object = section
+    kept: list[int | str] = []
+    for part in location:
+        if is_choice(at):
+            at = None
+        else:
+            kept.append(part)
+            at = field_type(at, str(part))
+    return kept
+
+
 def _one_line(section: type[Section], error: dict[str, Any]) -> str:
-    location: tuple[int | str, ...] = error["loc"]
+    location = _without_kinds(section, error["loc"])
     unknown = error["type"] == "extra_forbidden"  # then all of the location is the user's, whatever a key looks like
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
     formed = FORMS.get(field) if error["type"] in ("string_pattern_mismatch", "too_short") else None
     plainly = formed or PLAINLY.get(error["type"])
     told = plainly or str(error["msg"]).replace("Input should", "must")
     message = " ".join(told.removeprefix("Value error, ").split())
+    if unknown and len(location) < len(error["loc"]):
+        return f"{field}: kind {error['loc'][-2]} has none; leave it out"
     if unknown:
         return f"{field}: unknown key{_nearest_key(section, location)}"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if not field:
         return message
+    if error["type"] == "union_tag_invalid":
+        kind, allowed = error["ctx"]["tag"], re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
+        return f"{field}: must be {', '.join(allowed)} (got {kind!r}){did_you_mean(kind, allowed)}"
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # the section's own message names the key
     # Our own validators may have said what was given, as a value or in brackets; of a section it would be a mapping.

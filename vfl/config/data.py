@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from vfl.config.components import SOURCES
-from vfl.config.settings import OWN, SHARED, Count, Fraction, Positive, Section, Share, name_in
+from vfl.config.settings import OWN, SHARED, Fraction, Positive, Section, Share, ShiftSchedule, name_in
 from vfl.config.tables import TableConfig, table_owners
 
 Numbers = Literal["standardised", "quantiles", "both"]
@@ -57,10 +57,8 @@ class PartitionConfig(Section):
 class AugmentationConfig(Section):
     """Other views of an owner's own training images; evaluation, export and serving see the images themselves."""
 
-    shift: Count = 0
-    """Images only: largest shift in pixels, drawn for each row and pass."""
-    begin: Annotated[Count, Field(alias="from")] = 0
-    """First round with it."""
+    shift: ShiftSchedule = 0
+    """Images only: largest shift in pixels, drawn for each row and pass; {8: 2} from round 8 on."""
 
 
 class SharedData(Section):

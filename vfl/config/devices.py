@@ -5,6 +5,9 @@ from pydantic import Field
 from vfl.config.schedules import Schedule, value_at
 from vfl.config.settings import NotNegative, RateSchedule, Section
 
+ALL = "all"
+"""Stands for every party that is not named; no party may have this name."""
+
 
 class LinkConfig(Section):
     """A machine's link to the server."""
@@ -40,19 +43,17 @@ class SimulationConfig(Section):
     """The virtual clock of vertical learning in one process: how long exchanges would take on the parties' own
     machines. Separate processes use the real clock."""
 
-    device: DeviceConfig = DeviceConfig()
-    """Machine and link of every party that ``parties`` does not name."""
     parties: dict[str, DeviceConfig] = Field(default={})
-    """Machines of single parties."""
+    """Machine and link of each party; those of ``all`` for every party that is not named."""
 
     def of(self, party: str) -> DeviceConfig:
         """Return a party's machine."""
-        return self.parties.get(party, self.device)
+        return self.parties.get(party) or self.parties.get(ALL) or DeviceConfig()
 
     @property
     def given(self) -> bool:
         """Return whether any machine or link takes simulated time."""
-        return any(each != DeviceConfig() for each in (self.device, *self.parties.values()))
+        return any(each != DeviceConfig() for each in self.parties.values())
 
 
 def seconds(rate: Schedule | None, round_index: int, amount: float) -> float:

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, model_validator
 from vfl.base.errors import nearest_name
 from vfl.config.components import COMPRESSORS
 from vfl.config.data import TABLE_KINDS
-from vfl.config.devices import SimulationConfig
+from vfl.config.devices import ALL, SimulationConfig
 from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.network import NetworkConfig
-from vfl.config.optimizer import LossConfig
+from vfl.config.optimizer import LOSSES, Course, LossConfig
 from vfl.config.prediction import PredictionConfig
-from vfl.config.schedules import falls, named_parties, schedule_of
+from vfl.config.schedules import falls, largest, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
     OWN,
@@ -54,7 +54,9 @@ class TrainingConfig(SharedTraining):
     """Weight of the loss of each party's own classifier; 0 has none."""
     local_rounds: Annotated[Count, SHARED] = 0
     """labels=shared only: first rounds that each party trains by itself."""
-    loss: Annotated[LossConfig, REPLAYED] = LossConfig()
+    loss: Annotated[LossConfig | None, REPLAYED] = None
+    """cross_entropy, focal or {kind: focal, gamma: 2}; for amounts squared, absolute, huber or {kind: huber, delta: 1}
+    in standard deviations of the training labels, {kind: pinball, quantile: 0.9}. null: the first. See docs/data.md."""
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class in the loss, by name (else 1); balanced: N / (classes x its samples)."""
     label_smoothing: Annotated[Fraction, REPLAYED] = 0.0
@@ -130,7 +132,9 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self.training.loss.check(self.task)
+        loss = self.training.loss
+        if loss is not None and loss.kind not in LOSSES[self.task]:
+            raise ValueError(f"training.loss: {loss.kind} is none of task {self.task}: {', '.join(LOSSES[self.task])}")
         self.training.check_local_rounds()
         if self.training.start_from is not None and self.models.begins_with_weights:
             raise ValueError("models.feature.weights: training.start_from brings the weights; leave one of them out")
@@ -142,7 +146,7 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
                 for name in ("alpha", "beta", "alpha_max", "beta_max", "resolution")
             },
             "models.parties": self.models.parties,
-            "simulation.parties": self.simulation.parties,
+            "simulation.parties": self.simulation.parties.keys() - {ALL},
         }
         for field, names in named.items():
             for name in names:
@@ -180,7 +184,7 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
             )
 
     def _check_augmentation(self) -> None:
-        if not self.data.augmentation.shift:
+        if not largest(self.data.augmentation.shift):
             return
         if self.data.dataset.kind in TABLE_KINDS:
             raise ValueError("data.augmentation.shift: only images can be shifted, the data are tables; leave it out")
@@ -241,18 +245,16 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
         lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
         sizes = [self.lightweighting.resolution_of(each) for each in alphas]
         lines += self._late("lightweighting.resolution", sizes)
-        if (augmentation := self.data.augmentation).shift:
-            lines += self._late("data.augmentation", [{augmentation.begin: 1.0}])
+        lines += self._late("data.augmentation.shift", [self.data.augmentation.shift])
         lines += self._ended_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
-        if self.privacy.embeddings == "gaussian" and self.normalises_by_batch:
+        if "embeddings" in self.privacy.noisy and self.normalises_by_batch:
             lines.append(
                 "privacy.embeddings: by BatchNorm a row moves its whole batch: epsilon is that of a strength divided "
                 "by the root of training.batch_size; set models.feature.batch_norm=false"
             )
-        noisy = "gaussian" in (self.privacy.embeddings, self.privacy.gradients)
-        if noisy and self.training.start_from is not None:
+        if self.privacy.noisy and self.training.start_from is not None:
             lines.append("training.start_from: epsilon counts only this training; rows that both saw spend the sum")
         return lines
 
@@ -279,10 +281,10 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
 
     def _ended_rates(self) -> list[str]:
         """Return a line if rounds come after the course of a named rate, as those that a resume adds."""
-        optimizer, rounds = self.training.optimizer, self.training.rounds
-        if optimizer.schedule == "steps" or (optimizer.rounds or rounds) >= rounds:
+        course, rounds = self.training.optimizer.schedule, self.training.rounds
+        if not isinstance(course, Course) or (course.rounds or rounds) >= rounds:
             return []
         return [
-            f"training.optimizer.schedule: the rate of {optimizer.schedule} is 0 after {optimizer.rounds} rounds, "
+            f"training.optimizer.schedule: the rate of {course.kind} is 0 after {course.rounds} rounds, "
             f"training.rounds is {rounds}; to train on, begin a training with the run: training.start_from"
         ]

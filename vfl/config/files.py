@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import UnionType
 from typing import Any, cast
 
 import yaml
@@ -14,7 +15,7 @@ from vfl.config.experiment import ExperimentConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.own_models import beside
 from vfl.config.removed import without_removed
-from vfl.config.settings import Section, section_of
+from vfl.config.settings import OneKind, Section, section_of
 from vfl.config.shared import Experiment
 from vfl.config.shipped import TABLES, find_config, kind_of
 from vfl.config.tables import OTHERS, SQLITE
@@ -158,8 +159,8 @@ def _is_place(value: object) -> bool:
 
 
 def _changes(before: Experiment, after: Experiment) -> Iterator[tuple[str, object, object]]:
-    # Dumped to dicts, so that a schedule, one setting in `dotted_settings`, is compared entry by entry.
-    old, new = (_flat(config.model_dump(), "", dict) for config in (before, after))
+    # A schedule, one setting in `dotted_settings`, is compared entry by entry.
+    old, new = (_flat(config, "", Section | dict) for config in (before, after))
     for key in sorted(old.keys() | new.keys()):
         values = (old.get(key, "(absent)"), new.get(key, "(absent)"))
         if values[0] != values[1]:
@@ -326,13 +327,15 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
+def _flat(values: object, prefix: str, kind: type[Any] | UnionType) -> dict[str, object]:
     """Return nested values of the given type as a flat mapping by dotted key."""
-    if not isinstance(values, kind):
+    if not isinstance(values, kind) or isinstance(values, OneKind):
         return {prefix: values}
     flat: dict[str, object] = {}
     # A section's fields, not converted within. dict() would take a field called keys for a mapping's method.
     nested: dict[str, object] = vars(values) if isinstance(values, Section) else cast(Any, values)
+    if isinstance(values, Section) and kind is not Section:
+        nested = nested | (values.model_extra or {})
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat

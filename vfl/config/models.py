@@ -108,8 +108,10 @@ class ModelsConfig(Section):
 
     @model_validator(mode="after")
     def _of_perceptrons(self) -> Self:
+        if self.members == 1 and not self.linear_path:
+            return self
         for field, each in self._features().items():
-            if each.kind != "mlp" and (self.members > 1 or self.linear_path):
+            if each.kind != "mlp":
                 what = f"members: {self.members}" if self.members > 1 else "linear_path: true"
                 raise ValueError(f"{what} needs feature models of kind mlp; {field} is {each.kind}")
             if each.embedding_size % self.members:

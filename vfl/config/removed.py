@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
 from vfl.base.errors import ConfigError, ConfigWarning
+from vfl.config.devices import ALL
 
 
 class Removed(NamedTuple):
@@ -43,27 +44,65 @@ REMOVED = (
 )
 
 
+MOVED = {
+    "privacy.gradient_strength": ("privacy.gradients", "strength", ("max_norm", "gaussian")),
+    "privacy.gradient_clip": ("privacy.gradients", "clip", ("gaussian",)),
+    "privacy.embedding_strength": ("privacy.embeddings", "strength", ("gaussian", "distance_correlation")),
+    "privacy.embedding_clip": ("privacy.embeddings", "clip", ("gaussian",)),
+    "training.optimizer.rounds": ("training.optimizer.schedule", "rounds", ("cosine", "one_cycle")),
+}
+"""Settings that became part of a choice: the choice, their name there, and the kinds that have them."""
+
+
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested settings without those that are ignored now, and warn of each that had another value.
 
-    Raises ConfigError for one that is refused. A null says nothing and is left out.
+    Settings that moved are where they are now. Raises ConfigError for a setting that is refused. A null says nothing
+    and is left out.
     """
     kept = deepcopy(dict(values))
     for each in REMOVED:
-        *sections, name = each.key.split(".")
-        at: Any = kept
-        for section in sections:
-            at = cast(dict[str, Any], at).get(section) if isinstance(at, dict) else None
-        if not isinstance(at, dict) or name not in at:
+        at, name = _find(kept, each.key)
+        if at is None or name not in at or each.value not in (None, at[name]):
             continue
-        given = cast(dict[str, Any], at)[name]
-        if each.value is not None and given != each.value:
-            continue
+        given = at.pop(name)
         if given is not None and each.always is None:
             went = f"{each.value} was removed" if each.value else "removed"
             raise ConfigError(f"{each.key}: {went} in 0.2.0; {each.instead}")
         if given is not None and given != (each.always if each.default is None else each.default):
             ignored = f"{each.key}: ignored, it is always {each.always}; {each.instead}"
             warnings.warn(ConfigWarning(ignored), stacklevel=3)
-        del at[name]
+    _move(kept)
     return kept
+
+
+def _move(kept: dict[str, Any]) -> None:
+    """Put settings of earlier versions where they are now, in place."""
+    for key, (choice, inner, kinds) in MOVED.items():
+        at, name = _find(kept, key)
+        if at is None or (given := at.pop(name, None)) is None:
+            continue
+        choice_name = choice.rpartition(".")[2]
+        chosen: Any = at.get(choice_name)
+        chosen = cast(dict[str, Any], chosen) if isinstance(chosen, dict) else {"kind": chosen}
+        if chosen.get("kind") in kinds:
+            at[choice_name] = {inner: given} | chosen
+    at, name = _find(kept, "training.loss.kind")
+    if at is not None and at.get(name) is None and not any(at.values()):
+        kept["training"] = {key: value for key, value in kept["training"].items() if key != "loss"}
+    at, name = _find(kept, "data.augmentation.from")
+    if at is not None and (first := at.pop(name, None)) and at.get("shift"):
+        at["shift"] = {first: at["shift"]}
+    at, name = _find(kept, "simulation.device")
+    if at is not None and isinstance(at.get(name), dict) and (device := at.pop(name)):
+        # A run's folder has it also where it says nothing.
+        at["parties"] = ({ALL: device} if any(device.values()) else {}) | (at.get("parties") or {})
+
+
+def _find(values: dict[str, Any], key: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the mapping that a dotted key's section is, None if there is none, and the key's last part."""
+    at: Any = values
+    *sections, name = key.split(".")
+    for section in sections:
+        at = cast(dict[str, Any], at).get(section) if isinstance(at, dict) else None
+    return cast(dict[str, Any], at) if isinstance(at, dict) else None, name

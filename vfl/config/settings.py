@@ -6,7 +6,7 @@ from enum import Enum
 from functools import partial
 from operator import attrgetter
 from types import UnionType
-from typing import Annotated, Any, Self, get_args, get_origin
+from typing import Annotated, Any, Self, Union, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
@@ -28,6 +28,15 @@ def _learning_rate(value: object) -> Schedule:
         raise ValueError("must be above 0 and finite")
     if isinstance(schedule, dict) and 0 not in schedule:
         raise ValueError("must name round 0")
+    return schedule
+
+
+def _pixels(value: object) -> Schedule:
+    if type(value) is int and 0 <= value < 10**9:
+        return value
+    schedule = parse_schedule(value)
+    if not all(number >= 0 and number.is_integer() for number in values_of(schedule)):
+        raise ValueError("must be a whole number of pixels, or {round: pixels}")
     return schedule
 
 
@@ -61,6 +70,7 @@ ResolutionSchedule = Annotated[
     PartySchedule, PlainValidator(partial(parse_party_schedule, parse=parse_resolution_schedule)), AsItIs
 ]
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
+ShiftSchedule = Annotated[Schedule, PlainValidator(_pixels), AsItIs]
 
 
 def name_in(registry: Registry) -> AfterValidator:
@@ -103,10 +113,44 @@ class Section(BaseModel):
         return {}
 
 
+class OneKind(Section):
+    """One of the kinds of a setting, each with settings of its own; its kind alone is short for their defaults.
+
+    Such a setting is ``Annotated[One | Other, KIND, AS_CHOICE]``, or that or null.
+    """
+
+    def __str__(self) -> str:
+        kind, *others = (str(value) if name == "kind" else f"{name} {value}" for name, value in self)
+        return f"{kind} ({', '.join(others)})" if others else kind
+
+
+def _as_choice(value: object) -> object:
+    """Read a kind alone; leave nulls out, which earlier versions wrote for what a kind does not have."""
+    if isinstance(value, str):
+        return {"kind": value}
+    if isinstance(value, dict):
+        return {name: each for name, each in cast(dict[str, object], value).items() if each is not None}
+    return value
+
+
+KIND: Any = Field(discriminator="kind")
+AS_CHOICE = BeforeValidator(_as_choice)
+
+
 def section_of(kind: object) -> type[Section] | None:
     """Return the section class of an annotation, which may also allow null; None for any other type."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return next((each for each in kinds if isinstance(each, type) and issubclass(each, Section)), None)
+    return next((each for each in _sections_in(kind) if not issubclass(each, OneKind)), None)
+
+
+def is_choice(kind: object) -> bool:
+    """Return whether an annotation is that of a choice."""
+    return any(issubclass(each, OneKind) for each in _sections_in(kind))
+
+
+def _sections_in(kind: object) -> list[type[Section]]:
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return [each for inner in get_args(kind) for each in _sections_in(inner)]
+    return [kind] if isinstance(kind, type) and issubclass(kind, Section) else []
 
 
 def section_of_values(kind: object) -> type[Section] | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from vfl.config.components import COMPRESSORS
-from vfl.config.settings import OWN, SHARED, AboveZero, Fraction, Number, Section, UsedWith, name_in
+from vfl.config.settings import AS_CHOICE, KIND, OWN, SHARED, AboveZero, Fraction, Number, OneKind, Section, name_in
 
 Bits = Literal[8, 4, 2]
 Step = Annotated[Number, Field(ge=0.36, le=8)]
@@ -69,23 +69,61 @@ def is_coarse(section: WireConfig | GradientConfig) -> bool:
     return section.bits == 2 or (section.step is not None and section.step >= 2)
 
 
+class MaxNormNoise(OneKind):
+    """Noise that makes the rows' gradients as long as the longest."""
+
+    kind: Literal["max_norm"]
+    strength: AboveZero = 1.0
+    """Factor of the noise."""
+
+
+class NoisyGradients(OneKind):
+    """Gaussian noise on clipped gradients."""
+
+    kind: Literal["gaussian"]
+    strength: AboveZero = 1.0
+    """Standard deviation in units of ``clip``."""
+    clip: AboveZero = 1.0
+    """Longest gradient of a row's own loss."""
+
+
+class NoisyRows(OneKind):
+    """Gaussian noise on clipped embeddings."""
+
+    kind: Literal["gaussian"]
+    strength: AboveZero = 1.0
+    """Standard deviation in units of ``clip``."""
+    clip: AboveZero = 10.0
+    """Largest length of a row's embedding."""
+
+
+class Decorrelation(OneKind):
+    """Embeddings whose distances say little of the inputs'."""
+
+    kind: Literal["distance_correlation"]
+    strength: AboveZero = 1.0
+    """Weight beside the loss."""
+
+
 class PrivacyConfig(Section):
     """Defences that each side applies to its own messages. Never a promise of safety: see `lvfl audit`."""
 
-    gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
-    """The server's defence (docs/privacy.md); needs training.labels=server."""
-    gradient_strength: Annotated[AboveZero, OWN, UsedWith("gradients", "max_norm", "gaussian")] = 1.0
-    """Factor of max_norm's noise; gaussian's standard deviation in units of gradient_clip."""
-    gradient_clip: Annotated[AboveZero, OWN, UsedWith("gradients", "gaussian")] = 1.0
-    """gaussian: longest gradient of a row's own loss."""
-    embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
-    """The party's defence (docs/privacy.md)."""
-    embedding_strength: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian", "distance_correlation")] = 1.0
-    """gaussian: standard deviation in units of embedding_clip; distance_correlation: weight beside the loss."""
-    embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
-    """gaussian: largest length of a row's embedding."""
+    gradients: Annotated[Annotated[MaxNormNoise | NoisyGradients, KIND, AS_CHOICE] | None, OWN] = None
+    """The server's defence (docs/privacy.md), or {kind: gaussian, strength: 1, clip: 1}. Needs training.labels=server.
+    strength: factor of max_norm's noise; gaussian's standard deviation in units of clip, the longest gradient of a
+    row's own loss."""
+    embeddings: Annotated[Annotated[NoisyRows | Decorrelation, KIND, AS_CHOICE] | None, OWN] = None
+    """The party's defence (docs/privacy.md), or {kind: gaussian, strength: 1, clip: 10}. strength: gaussian's standard
+    deviation in units of clip, the largest length of a row's embedding; distance_correlation's weight beside the
+    loss."""
     noise_seed: Annotated[Annotated[int, Field(strict=True, ge=0)] | None, OWN] = None
     """null: a secret; in one process the experiment's seed."""
 
     record: Annotated[bool, OWN] = False
     """A party process keeps its last round's messages, personal data, for lvfl audit --processes."""
+
+    @property
+    def noisy(self) -> list[str]:
+        """The quantities, gradients or embeddings, whose gaussian noise bounds what a row reveals."""
+        sides = {"gradients": self.gradients, "embeddings": self.embeddings}
+        return [side for side, defence in sides.items() if isinstance(defence, NoisyGradients | NoisyRows)]

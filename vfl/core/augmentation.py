@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vfl.base.random import generator
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.schedules import value_at
+from vfl.config.schedules import Schedule, largest, value_at
 from vfl.core.feature_models import check_embedding
 from vfl.data.samples import ROWS_AT_ONCE, Samples
 from vfl.data.source import Prepared
@@ -60,10 +60,10 @@ def check_sizes(config: ExperimentConfig, owner: str, data: Prepared, model: nn.
 
 
 class ShiftedViews:
-    """Images shifted by up to ``most`` pixels each way, from a round on."""
+    """Images shifted by up to as many pixels each way as a schedule says."""
 
-    def __init__(self, most: int, begin: int, seed: int, owner: str, samples: int, batch_size: int) -> None:
-        self.most, self.begin, self.seed, self.owner, self.samples = most, begin, seed, owner, samples
+    def __init__(self, shift: Schedule, seed: int, owner: str, samples: int, batch_size: int) -> None:
+        self.shift, self.seed, self.owner, self.samples = shift, seed, owner, samples
         self.per_pass = samples // batch_size
         self._drawn: tuple[tuple[int, int], Tensor] = ((-1, -1), torch.empty(0))
 
@@ -72,13 +72,13 @@ class ShiftedViews:
 
         The shifts are those of the pass to which the exchange belongs.
         """
-        if round_index < self.begin:
+        most = int(value_at(self.shift, round_index))
+        if not most:
             return None
         place = round_index, exchange // self.per_pass
         if self._drawn[0] != place:
             stream = generator(self.seed, "augmentation", round_index, f"{self.owner} pass {place[1]}")
-            drawn_N2 = torch.randint(-self.most, self.most + 1, (self.samples, 2), generator=stream)
-            self._drawn = place, drawn_N2
+            self._drawn = place, torch.randint(-most, most + 1, (self.samples, 2), generator=stream)
         return self._drawn[1][rows_n]
 
     def shown(self, inputs: tuple[Tensor, ...], rows_n: Tensor, round_index: int, exchange: int) -> tuple[Tensor, ...]:
@@ -89,23 +89,23 @@ class ShiftedViews:
 
 def build_views(config: ExperimentConfig, owner: str, data: Prepared) -> ShiftedViews | None:
     """Return the views that a party's own settings ask for. Raises ConfigError if its features are no images."""
-    settings, shape = config.data.augmentation, data.train.features.shape[1:]
-    if not settings.shift:
+    shift, shape = config.data.augmentation.shift, data.train.features.shape[1:]
+    if not largest(shift):
         return None
     if len(shape) != 3 or data.preparation.features.kind != "images":
         raise ConfigError(
             f"data.augmentation.shift: only images can be shifted, {owner} has {data.preparation.features}"
         )
     resolution = config.lightweighting.resolution_of(owner)
-    for round_index in (None, *range(settings.begin, config.training.rounds)):
+    for round_index in (None, *range(config.training.rounds)):
         sides = shape[1:] if round_index is None else sides_at(shape[1:], value_at(resolution, round_index))
-        if settings.shift >= min(sides):
+        most = largest(shift) if round_index is None else value_at(shift, round_index)
+        if most >= min(sides):
             when = "" if round_index is None else f", as {owner} has in round {round_index + 1} ({FIELD})"
             raise ConfigError(
-                f"data.augmentation.shift: {settings.shift} moves images of {sides[0]} x {sides[1]} out of sight{when}"
+                f"data.augmentation.shift: {most:g} moves images of {sides[0]} x {sides[1]} out of sight{when}"
             )
-    samples = len(data.train)
-    return ShiftedViews(settings.shift, settings.begin, config.seed, owner, samples, config.training.batch_size)
+    return ShiftedViews(shift, config.seed, owner, len(data.train), config.training.batch_size)
 
 
 def shift_images(images: Tensor, shifts_n2: Tensor) -> Tensor:

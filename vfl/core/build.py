@@ -142,7 +142,7 @@ def build_head_server(
     check_tested(train.task, test.values)
     _warn_of_untrained(train, test.values)
     trainer = build_head(config, train, runtime, given)
-    if config.privacy.gradients == "gaussian":
+    if "gradients" in config.privacy.noisy:
         tell_moved(movers(config, trainer, weighted=train.weights_N is not None))
     joint = JointModel(roster.parties, trainer, config, test)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, SERVER))
@@ -214,8 +214,8 @@ def build_party(
     settings, given = feature_config(config, name), given or GivenModules()
     model, weights_file = build_initial_model(name, data, config, given)
     pair = data.train.held_rows()[:2]
-    noisy, joined = config.privacy, len(config.parties) > 1
-    counted = noisy.embeddings == "gaussian" or (noisy.gradients == "gaussian" and joined)
+    noisy, joined = config.privacy.noisy, len(config.parties) > 1
+    counted = "embeddings" in noisy or ("gradients" in noisy and joined)
     if counted and not settings.batch_norm and mixes_rows(model, data.train.take(pair).inputs):
         what = "has BatchNorm or mixes rows otherwise, which epsilon must count"
         raise ConfigError(f"models: {name}'s model {what}; set its batch_norm to true")
@@ -298,7 +298,7 @@ def build_head(
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given, task = given or GivenModules(), labels.task
-    if given.loss is not None and config.training.loss.kind is not None:
+    if given.loss is not None and config.training.loss is not None:
         raise ConfigError("training.loss: names a loss, and Python gives one of its own; leave one of them out")
     placeholders = labels.placeholders or not labels.presence(config).whole
     training = config.training

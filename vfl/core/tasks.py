@@ -26,6 +26,7 @@ from vfl.base.metrics import (
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.data import TABLE_KINDS
 from vfl.config.experiment import ClassWeights
+from vfl.config.optimizer import FocalLoss
 from vfl.core.losses import METRIC_OF, SQUARED, AmountLoss, focal_losses
 from vfl.data.drift import Floats, Ints
 from vfl.runs.checkpoint import State
@@ -312,7 +313,7 @@ def _regression(config: ExperimentConfig, train_labels_N: Tensor, weights_N: Ten
     if std == 0:
         raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
     loss = config.training.loss
-    by = AmountLoss(loss.kind or "squared", loss.delta or 1.0, loss.quantile or 0.5)
+    by = SQUARED if loss is None else AmountLoss(**loss.model_dump())
     own = METRIC_OF[by.kind]
     names = (*REGRESSION_METRICS, own) if own not in REGRESSION_METRICS else REGRESSION_METRICS
     return Regression(mean, std, config.evaluation.metric or own, metric_names=names, by=by)
@@ -366,7 +367,7 @@ def task_of(
             classes,
             config.training.label_smoothing,
             _costs(config, classes),
-            0.0 if loss.kind != "focal" else 2.0 if loss.gamma is None else loss.gamma,
+            loss.gamma if isinstance(loss, FocalLoss) else 0.0,
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")

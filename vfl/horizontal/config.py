@@ -242,8 +242,8 @@ class HorizontalConfig(Section, extra="allow"):
         """Raise ValueError if the clients, or their algorithm, cannot use an optimizer."""
         if optimizer.kind != "sgd":
             raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
-        if optimizer.schedule != "steps" or optimizer.warm_up:
-            field = "schedule" if optimizer.schedule != "steps" else "warm_up"
+        if optimizer.schedule.kind != "steps" or optimizer.warm_up:
+            field = "schedule" if optimizer.schedule.kind != "steps" else "warm_up"
             raise ValueError(f"training.optimizer.{field}: counts exchanges; clients take {{round: learning rate}}")
         if optimizer.clip_gradient is not None:
             raise ValueError("training.optimizer.clip_gradient: horizontal clients clip none; leave it out")

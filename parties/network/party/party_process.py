@@ -182,7 +182,7 @@ def restorer(
     config: ExperimentConfig, name: str, holding: Holding, workers: SingleProcess, run_dir: Path
 ) -> Callable[[State | None], FeatureParty]:
     """Return the function that makes the party from a saved state, or as built."""
-    if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
+    if workers.size > 1 and "embeddings" in config.privacy.noisy and config.privacy.noise_seed is None:
         raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
     if workers.size > 1 and config.privacy.record:
         raise ConfigError("privacy.record: of several processes each sees a part; let the party train as one process")

@@ -55,7 +55,7 @@ def noise_key(config: ExperimentConfig, run_dir: Path) -> bytes | None:
     Raises ValueError for a file without a secret: with another one a resumed run would draw other noise.
     """
     privacy = config.privacy
-    noisy = privacy.gradients is not None or privacy.embeddings == "gaussian"
+    noisy = privacy.gradients is not None or "embeddings" in privacy.noisy
     if privacy.noise_seed is not None or not noisy:
         return None
     path = run_dir / NOISE_KEY

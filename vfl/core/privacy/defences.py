@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.config.wire import PrivacyConfig
+from vfl.config.wire import Decorrelation, MaxNormNoise, NoisyGradients, NoisyRows, PrivacyConfig
 
 SHORTEST = 1e-30
 """Length up to which a gradient stays unchanged, as it has no direction along which to add noise."""
@@ -152,10 +152,10 @@ class Decorrelated(PartyDefence):
 def party_defence(privacy: PrivacyConfig, secret: bytes) -> PartyDefence | None:
     """Return a party's defence of its embeddings; None if they leave unchanged."""
     match privacy.embeddings:
-        case "gaussian":
-            return NoisyEmbeddings(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
-        case "distance_correlation":
-            return Decorrelated(privacy.embedding_strength)
+        case NoisyRows(strength=strength, clip=clip):
+            return NoisyEmbeddings(Gaussian(strength, clip, Noise(secret)))
+        case Decorrelation(strength=strength):
+            return Decorrelated(strength)
         case None:
             return None
 
@@ -163,10 +163,10 @@ def party_defence(privacy: PrivacyConfig, secret: bytes) -> PartyDefence | None:
 def server_defence(privacy: PrivacyConfig, secret: bytes) -> Defence | None:
     """Return the server's defence of a gradient's rows, None if it returns them unchanged."""
     match privacy.gradients:
-        case "max_norm":
-            return MaxNorm(privacy.gradient_strength, Noise(secret))
-        case "gaussian":
-            return Gaussian(privacy.gradient_strength, privacy.gradient_clip, Noise(secret))
+        case MaxNormNoise(strength=strength):
+            return MaxNorm(strength, Noise(secret))
+        case NoisyGradients(strength=strength, clip=clip):
+            return Gaussian(strength, clip, Noise(secret))
         case None:
             return None
 

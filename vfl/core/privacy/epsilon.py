@@ -84,14 +84,7 @@ def guarantees(
     if not rounds:
         return {}
     privacy = config.privacy
-    strengths = {
-        kind: strength
-        for kind, defence, strength in (
-            ("gradients", privacy.gradients, privacy.gradient_strength),
-            ("embeddings", privacy.embeddings, privacy.embedding_strength),
-        )
-        if defence == "gaussian"
-    }
+    strengths: dict[str, float] = {side: getattr(privacy, side).strength for side in privacy.noisy}
     batch_size = config.training.batch_size
     # A pass over the samples leaves its incomplete batch out (`batch_rows`): a sample may be in every pass.
     releases = rounds * math.ceil(steps / (samples // batch_size))
@@ -119,6 +112,5 @@ def tell_moved(moved_by: Sequence[str]) -> None:
 
 def check_installed(config: ExperimentConfig) -> None:
     """Raise ConfigError if epsilon is needed and cannot be computed."""
-    wanted = "gaussian" in (config.privacy.gradients, config.privacy.embeddings)
-    if wanted and importlib.util.find_spec("dp_accounting") is None:
+    if config.privacy.noisy and importlib.util.find_spec("dp_accounting") is None:
         raise ConfigError('privacy: gaussian needs dp-accounting for epsilon; pip install "lvfl[privacy]"')
