@@ -26,12 +26,6 @@ REACHED = 20
 """Rounds that are passed before processes are no longer killed."""
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system lives on in these tests: what is written can be read, synced or not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with stores as SIGKILL left them: save/0001, ..., replace/, recover/, random/."""

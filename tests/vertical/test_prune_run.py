@@ -94,7 +94,7 @@ def test_alpha_zero_keeps_every_bit_and_the_first_run_stays_as_it_is(run: Path, 
     assert content_of(run) == was
 
 
-def test_the_new_run_is_opened_as_any(run: Path, tmp_path: Path):
+def test_the_new_run_is_opened_as_any_and_tells_its_savings(run: Path, tmp_path: Path):
     new = vfl.prune(vfl.Run(run), {"alpha": 0.5}, run_dir=tmp_path / "new")
     scores = torch.tensor(scores_of(new.folder))
     labels = open_federation(new, with_data=True).joint.samples.values
@@ -104,6 +104,11 @@ def test_the_new_run_is_opened_as_any(run: Path, tmp_path: Path):
     for party in open_federation(new, with_data=False).parties:  # as an export opens it
         macs = new.summary["parties"][party.name]["macs_per_sample"]
         assert count_macs(party.model, party.train.features) == macs
+    (*_, before), (*_, row), saved = rows_of(run), rows_of(new.folder), new.summary["savings"]
+    assert saved["compute"] < summary_of(run)["savings"]["compute"], "the refit is counted"
+    assert {share: row[f"savings/{share}"] for share in saved} == saved
+    assert row["savings_compute/party_1"] < before["savings_compute/party_1"]
+    assert row["uplink_bytes/party_1"] == before["uplink_bytes/party_1"]
 
 
 def test_a_party_that_keeps_its_model_keeps_its_last_rounds_psi(tmp_path: Path):
@@ -113,15 +118,6 @@ def test_a_party_that_keeps_its_model_keeps_its_last_rounds_psi(tmp_path: Path):
     assert after["psi/party_1"] == before["psi/party_1"] > 0
     assert after["psi/party_2"] != before["psi/party_2"]
     assert [after[f"alpha/{name}"] for name in ("party_1", "party_2")] == [0.5, 0.7]
-
-
-def test_the_last_row_and_the_summary_tell_the_same_savings(run: Path, tmp_path: Path):
-    new = vfl.prune(vfl.Run(run), {"alpha": 0.5}, run_dir=tmp_path / "new")
-    (*_, before), (*_, row), saved = rows_of(run), rows_of(new.folder), new.summary["savings"]
-    assert saved["compute"] < summary_of(run)["savings"]["compute"], "the refit is counted"
-    assert {share: row[f"savings/{share}"] for share in saved} == saved
-    assert row["savings_compute/party_1"] < before["savings_compute/party_1"]
-    assert row["uplink_bytes/party_1"] == before["uplink_bytes/party_1"]
 
 
 def test_a_run_stopped_with_smaller_images_is_refused(tmp_path: Path):

@@ -1,15 +1,19 @@
-"""Frames in memory give the table that a file of the same cells gives."""
+"""Frames in memory give the table that a file of the same cells gives; so does the embedded one of two owners."""
 
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from refusals import refuses
+from sklearn.datasets import load_breast_cancer
 
+from vfl.config.data import DataConfig
+from vfl.data.tables.breast_cancer import KEY, LABEL, BreastCancer
 from vfl.data.tables.cells import BLOCK_ROWS, FrameTable, TableError, open_blocks
 from vfl.data.tables.columns import Categories, ColumnKind, Numbers, read_table
 from vfl.data.tables.frames import frame_table
@@ -107,3 +111,20 @@ def test_errors_of_a_frame_name_it_and_its_row():
         read_table(FrameTable("X: bank", pa.table({"x": ["1", "b"]})), {"x": "number"}, [])
     with pytest.raises(TableError, match=r"^X: bank: holds no row"):
         read_table(FrameTable("X: bank", pa.table({"x": pa.array([], pa.int64())})), {"x": "number"}, [])
+
+
+@pytest.mark.parametrize(("owner", "columns"), [("clinic", slice(0, 10)), ("laboratory", slice(10, 30))])
+def test_the_embedded_table_is_that_of_scikit_learn(owner, columns):
+    bunch: Any = load_breast_cancer()
+    source = BreastCancer(DataConfig(), 0)
+    assert list(source.columns(owner).numbers) == bunch.feature_names[columns].tolist()
+    table = source.read(owner, ["clinic", "laboratory"])
+    for name, values in zip(bunch.feature_names[columns], bunch.data[:, columns].T, strict=True):
+        column = table.columns[name]
+        assert isinstance(column, Numbers)
+        assert np.array_equal(column.values, values)
+    if owner == "clinic":
+        label = table.columns[LABEL]
+        assert isinstance(label, Categories)
+        assert [label.names[code] for code in label.codes] == bunch.target_names[bunch.target].tolist()
+    assert len(table.keys[KEY]) == len(table.row_numbers) == len(bunch.target)
