@@ -59,15 +59,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     ),
     f"{DEADLINE}; lightweighting.beta_max.party_7=0.3": ("lightweighting.beta_max", "'party_7'"),
     # Losses
-    "training.loss=focal": ("training.loss", "training.loss.kind=focal"),
-    "training.loss.kind=mse": ("training.loss.kind", "'cross_entropy'"),
-    "training.loss={kind: pinball, quantile: 0.5}": ("training.loss.kind", "cross_entropy"),
-    f"{AMOUNTS}; training.loss.kind=focal": ("training.loss.kind", "regression"),
-    "training.loss={kind: focal, gamma: -1}": ("training.loss.gamma", "equal"),
-    "training.loss.gamma=1": ("training.loss.gamma", "belongs"),
-    f"{AMOUNTS}; training.loss.kind=pinball": ("training.loss.quantile", "0.9"),
-    f"{AMOUNTS}; training.loss={{kind: pinball, quantile: 1}}": ("training.loss.quantile", "less"),
-    f"{AMOUNTS}; training.loss={{kind: huber, delta: 0}}": ("training.loss.delta", "greater"),
+    "training.loss.kind=mse": ("training.loss", "cross_entropy", "'mse'"),
+    f"{AMOUNTS}; training.loss.kind=focal": ("training.loss", "regression"),
+    "training.loss.gamma=1": ("training.loss", "kind"),
 }
 
 
