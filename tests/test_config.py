@@ -48,7 +48,7 @@ def test_an_unknown_key_names_the_nearest_known_one(digits: Path, key: str, near
 
 
 def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
-    known = "values, compressor, bits, step, coding, rounding, gradients, options"
+    known = "values, compressor, bits, step, coding, rounding, gradients"
     assert refusal(digits, "wire.xyz=1") == f"wire.xyz: unknown key; known: {known}"
 
 

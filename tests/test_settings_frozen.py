@@ -19,18 +19,17 @@ SETTINGS = {
     "training": "rounds steps_per_round batch_size local_iterations labels head_sync staleness party_dropout "
     "auxiliary local_rounds patience loss class_weights label_smoothing start_from",
     "training.optimizer": "kind learning_rate schedule warm_up momentum weight_decay nesterov clip_gradient",
-    "lightweighting": "alpha beta resolution controller seconds_per_exchange alpha_max beta_max options error_feedback",
+    "lightweighting": "alpha beta resolution controller seconds_per_exchange alpha_max beta_max error_feedback",
     "lightweighting.pruning": "importance round_to refit",
     "simulation": "parties",
-    "wire": "values compressor bits step coding rounding options",
+    "wire": "values compressor bits step coding rounding",
     "wire.gradients": "beta bits step error_feedback",
     "privacy": "gradients embeddings noise_seed record",
     "evaluation": "every batch_size subsets sparsified metric tell_parties threshold decision",
     "checkpoint": "every keep",
-    "network": "server listen metrics use_proxy heartbeat_s silence_s wait_s on_party_loss max_offences max_message_mb",
+    "network": "server listen metrics use_proxy heartbeat_s silence_s wait_s on_party_loss max_offences",
     "network.tls": "ca certificate key deny allow",
-    "network.consent": "run rounds alpha beta resolution evaluation_rows importance reasons keys scored_keys until "
-    "accepted",
+    "network.consent": "run rounds alpha beta resolution importance reasons keys scored_keys until accepted",
     "serving": "listen token certificate key client_ca timeout_ms cache_s idle_s when_absent key_secret outcomes",
 }
 """Names by section, without the sections that owners name. What nobody would be told to change is a
@@ -56,7 +55,7 @@ def settings_of(section: type[Section], prefix: str = "") -> Iterator[str]:
 def test_a_new_setting_is_a_decision():
     listed = {f"{section}.{name}".lstrip(".") for section, names in SETTINGS.items() for name in names.split()}
     assert set(settings_of(ExperimentConfig)) == listed
-    assert len(listed) <= 138
+    assert len(listed) <= 134
 
 
 def test_a_new_setting_of_a_table_is_a_decision():
@@ -87,7 +86,6 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "wire.coding",
         "wire.compressor",
         "wire.gradients",
-        "wire.options",
         "wire.rounding",
         "wire.step",
         "wire.values",

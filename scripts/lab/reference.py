@@ -55,6 +55,7 @@ TYPES = {
     "ResolutionSchedule": "above 0 to 1, by round or party",
     "RateSchedule": "number, by round",
     "ShiftSchedule": "integer from 0, by round",
+    "Component": "name",
     "Steps": "steps",
     "Course": "cosine, one_cycle",
     "LossConfig": "cross_entropy, focal, squared, absolute, huber, pinball",

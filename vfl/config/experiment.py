@@ -267,9 +267,9 @@ class ExperimentConfig(PredictionConfig, Experiment):  # pyright: ignore[reportI
                 f"wire.rounding: {wire.rounding} to steps of 2 or to 2 bits errs by more than the value; "
                 "error feedback needs nearest"
             )
-        if wire.compressor not in COMPRESSORS.built_in:
+        if wire.compressor.kind not in COMPRESSORS.built_in:
             lines += [
-                f"wire.{field}: compressor {wire.compressor} is another package's and may ignore it"
+                f"wire.{field}: compressor {wire.compressor.kind} is another package's and may ignore it"
                 for field in ("bits", "step")
                 if getattr(wire, field) is not None
             ]

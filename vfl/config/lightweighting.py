@@ -1,13 +1,24 @@
 """Settings of pruning and sparsification: ``lightweighting``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from vfl.config.components import CONTROLLERS
 from vfl.config.schedules import Schedule, named_parties, schedule_of, value_at, values_of
-from vfl.config.settings import OWN, SHARED, AboveZero, Positive, RatioSchedule, ResolutionSchedule, Section, name_in
+from vfl.config.settings import (
+    AS_CHOICE,
+    OWN,
+    SHARED,
+    AboveZero,
+    Component,
+    Positive,
+    RatioSchedule,
+    ResolutionSchedule,
+    Section,
+    component_of,
+)
 
 MOST_SIZES = 16
 """Most resolutions below 1 of a party: its costs at each are counted before training."""
@@ -33,30 +44,29 @@ class LightweightingConfig(Section):
     """Share of the embedding's entries that is not sent."""
     resolution: Annotated[ResolutionSchedule, OWN] = 1.0
     """Images only: share of their sides in a round, {0: 0.5, 18: 1}. The last round must have 1."""
-    controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """deadline: the smallest ratios that keep seconds_per_exchange; or of an installed package."""
+    controller: Annotated[Component, AS_CHOICE, component_of(CONTROLLERS), OWN] = Component(kind="fixed")
+    """deadline: the smallest ratios that keep seconds_per_exchange; or of an installed package, {kind: NAME, ...} with
+    settings of its own."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
     """Goal of deadline. auto: 1.2 times those of the median party without lightweighting."""
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
     """Largest alpha of a controller."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
     """Largest beta of a controller."""
-    options: Annotated[dict[str, Any], OWN] = Field(default={})
-    """Settings of a controller of another package."""
     error_feedback: Annotated[bool, SHARED] = False
     """Send sparsified differences from an estimate per sample (EF21)."""
     pruning: Annotated[PruningConfig, OWN] = PruningConfig()
 
     @model_validator(mode="after")
     def _goal(self) -> Self:
-        if self.controller == "deadline" and self.seconds_per_exchange is None:
+        if self.controller.kind == "deadline" and self.seconds_per_exchange is None:
             raise ValueError("seconds_per_exchange: controller deadline needs a number above 0, or auto")
         return self
 
     @property
     def measures(self) -> bool:
         """Return whether a controller chooses the ratios from measurements and costs."""
-        return self.controller != "fixed"
+        return self.controller.kind != "fixed"
 
     def most_alpha(self, party: str) -> Schedule:
         """Return the largest alpha that a party may be assigned, over the rounds."""
@@ -102,5 +112,5 @@ class LightweightingConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other controllers."""
-        unused = [] if self.measures else ["seconds_per_exchange", "alpha_max", "beta_max", "options"]
+        unused = [] if self.measures else ["seconds_per_exchange", "alpha_max", "beta_max"]
         return dict.fromkeys(unused, "lightweighting.controller is fixed")

@@ -36,6 +36,8 @@ REMOVED = (
     Removed("evaluation.batch_statistics", always="estimated"),
     Removed("lightweighting.alpha_weight", always=1.0),
     Removed("training.optimizer.betas", always=[0.9, 0.999]),
+    Removed("network.consent.evaluation_rows", "an owner's test rows are the bound; remove the key"),
+    Removed("network.max_message_mb", always=64),
     Removed("parties_at_once", always=1),
     Removed("network.reply_limit_s", always=3600.0),
     Removed("serving.gather_ms", always=2.0),
@@ -68,7 +70,7 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
         given = at.pop(name)
         if given is not None and each.always is None:
             went = f"{each.value} was removed" if each.value else "removed"
-            raise ConfigError(f"{each.key}: {went} in 0.2.0; {each.instead}")
+            raise ConfigError(f"{each.key}: {went}; {each.instead}")
         if given is not None and given != (each.always if each.default is None else each.default):
             ignored = f"{each.key}: ignored, it is always {each.always}; {each.instead}"
             warnings.warn(ConfigWarning(ignored), stacklevel=3)
@@ -87,6 +89,10 @@ def _move(kept: dict[str, Any]) -> None:
         chosen = cast(dict[str, Any], chosen) if isinstance(chosen, dict) else {"kind": chosen}
         if chosen.get("kind") in kinds:
             at[choice_name] = {inner: given} | chosen
+    for section, name in (("wire", "compressor"), ("lightweighting", "controller")):
+        at, _ = _find(kept, f"{section}.options")
+        if at is not None and (options := at.pop("options", None)) and isinstance(at.get(name), str):
+            at[name] = {"kind": at[name]} | options
     at, name = _find(kept, "training.loss.kind")
     if at is not None and at.get(name) is None and not any(at.values()):
         kept["training"] = {key: value for key, value in kept["training"].items() if key != "loss"}

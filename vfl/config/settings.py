@@ -133,6 +133,29 @@ def _as_choice(value: object) -> object:
     return value
 
 
+class Component(OneKind, extra="allow"):
+    """A component of a registry by its name; settings beside it are those of another package's component."""
+
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its own settings."""
+        return dict(self.model_extra or {})
+
+
+def component_of(registry: Registry) -> AfterValidator:
+    """Return a validator, for ``Annotated[Component, AS_CHOICE, ...]``, that accepts a registry's components."""
+
+    def check(component: Component) -> Component:
+        registry.check(component.kind)
+        for name in component.options if component.kind in registry.built_in else ():
+            raise ValueError(f"{component.kind} has no setting {name!r}; leave it out")
+        return component
+
+    return AfterValidator(check)
+
+
 KIND: Any = Field(discriminator="kind")
 AS_CHOICE = BeforeValidator(_as_choice)
 
@@ -143,8 +166,8 @@ def section_of(kind: object) -> type[Section] | None:
 
 
 def is_choice(kind: object) -> bool:
-    """Return whether an annotation is that of a choice."""
-    return any(issubclass(each, OneKind) for each in _sections_in(kind))
+    """Return whether an annotation is that of several kinds."""
+    return sum(issubclass(each, OneKind) for each in _sections_in(kind)) > 1
 
 
 def _sections_in(kind: object) -> list[type[Section]]:

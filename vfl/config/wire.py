@@ -1,12 +1,24 @@
 """Settings of the messages' tensors: their form (``wire``), and defences against leakage (``privacy``)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from vfl.config.components import COMPRESSORS
-from vfl.config.settings import AS_CHOICE, KIND, OWN, SHARED, AboveZero, Fraction, Number, OneKind, Section, name_in
+from vfl.config.settings import (
+    AS_CHOICE,
+    KIND,
+    OWN,
+    SHARED,
+    AboveZero,
+    Component,
+    Fraction,
+    Number,
+    OneKind,
+    Section,
+    component_of,
+)
 
 Bits = Literal[8, 4, 2]
 Step = Annotated[Number, Field(ge=0.36, le=8)]
@@ -31,8 +43,9 @@ class WireConfig(Section):
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
     """Type of embeddings and gradients in messages without bits or step, in evaluations always."""
-    compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """magnitude leaves out the smallest entries; or of an installed package."""
+    compressor: Annotated[Component, AS_CHOICE, component_of(COMPRESSORS), SHARED] = Component(kind="magnitude")
+    """magnitude leaves out the smallest entries; or of an installed package, {kind: NAME, ...} with settings of its
+    own."""
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
@@ -42,17 +55,14 @@ class WireConfig(Section):
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
     """dithered: exact in the mean; nearest: smallest error."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
-    options: Annotated[dict[str, Any], SHARED] = Field(default={})
-    """Settings of a compressor of another package."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""
-        if self.compressor != "magnitude":
+        if self.compressor.kind != "magnitude":
             return {}
-        reasons = {"options": f"wire.compressor is {self.compressor}"}
         if any(each is not None for each in (self.bits, self.step, self.gradients.bits, self.gradients.step)):
-            return reasons
-        return reasons | dict.fromkeys(("rounding", "coding"), "no bits and no step is given in wire or wire.gradients")
+            return {}
+        return dict.fromkeys(("rounding", "coding"), "no bits and no step is given in wire or wire.gradients")
 
     @model_validator(mode="after")
     def _one_grid(self) -> Self:

@@ -45,9 +45,9 @@ class Compressor(Protocol):
 
 def build_compressor(wire: WireConfig) -> Compressor:
     """Build the compressor that `wire.compressor` names. Raises ValueError if it cannot be used."""
-    compressor: Compressor = COMPRESSORS.make(wire.compressor, wire, of=Compressor)
-    if wire.compressor not in COMPRESSORS.built_in:
-        _check_pure(compressor, f"compressor {wire.compressor!r}, tried on 15 values")
+    compressor: Compressor = COMPRESSORS.make(wire.compressor.kind, wire, of=Compressor)
+    if wire.compressor.kind not in COMPRESSORS.built_in:
+        _check_pure(compressor, f"compressor {wire.compressor.kind!r}, tried on 15 values")
     return compressor
 
 

@@ -73,7 +73,7 @@ MANY_PARTIES = 64
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
     if len(config.parties) >= MANY_PARTIES:
         stage.console.print(f"building the models of {len(config.parties)} parties in this process; this takes a while")
-    if config.lightweighting.controller == "deadline" and not config.simulation.given:
+    if config.lightweighting.controller.kind == "deadline" and not config.simulation.given:
         stage.console.print(
             "warning: lightweighting.controller: deadline goes by the seconds of this machine, which vary, and so may "
             "the ratios; describe the parties' machines in simulation"

@@ -35,7 +35,7 @@ def _last_ratio(config: AnyExperiment, name: str) -> float | str:
     if not isinstance(config, ExperimentConfig):
         return 0.0
     if config.lightweighting.measures:
-        return f"by {config.lightweighting.controller}"
+        return f"by {config.lightweighting.controller.kind}"
     ratio: PartySchedule = getattr(config.lightweighting, name)
     owners = config.parties if named_parties(ratio) else ("",)
     return mean(value_at(schedule_of(ratio, owner), config.training.rounds - 1) for owner in owners)

@@ -144,7 +144,7 @@ def build_controller(context: ControllerContext) -> Assign:
 
     Raises ValueError, one line, for a controller that cannot be used, and later for anything but ratios of parties.
     """
-    name = context.config.controller
+    name = context.config.controller.kind
     assign: Assign = CONTROLLERS.make(name, context)
     if name in CONTROLLERS.built_in:
         return assign
