@@ -4,6 +4,7 @@ import os
 from math import nan
 
 import pytest
+from refusals import refuses
 
 from scripts.lab.benchmarks.soak import Usage, judge, soak, usage_of
 
@@ -49,7 +50,5 @@ def test_what_a_process_holds_is_read():
 
 
 def test_too_few_exchanges_to_look_at():
-    with pytest.raises(ValueError, match="--exchanges: 39 is below 40, the number of looks"):
-        soak(39, 2.0)
-    with pytest.raises(ValueError, match="--megabytes: must be above 0, got nan"):
-        soak(40, nan)
+    refuses("--exchanges", lambda: soak(39, 2.0), 39, 40)
+    refuses("--megabytes", lambda: soak(40, nan), nan)

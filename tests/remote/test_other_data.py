@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from refusals import refused
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from vfl.config import ConfigError, load_config
+from vfl.config import load_config
 from vfl.core.party import SECTION
 from vfl.parties.network.party.party_process import load_holding, restorer
 from vfl.runs.checkpoint import CheckpointStore
@@ -35,15 +36,15 @@ def test_a_partys_changed_data_are_refused_without_an_option_that_it_lacks(feder
     save_file(tensors, path, metadata)
     try:
         restore = restorer(config, PARTY, load_holding(config, PARTY), SingleProcess(), folder)
-        with pytest.raises(ConfigError, match=f"^--run-dir: {PARTY}'s features ") as refused:
+        with refused("--run-dir", f"{PARTY}'s features") as error:
             restore(state)
     finally:
         path.write_bytes(before)
-    assert "--resume" not in str(refused.value)
+    assert "--resume" not in str(error.value)
 
 
 def test_a_partys_changed_configuration_is_refused_without_an_option_that_it_lacks(federation):
     config = load_config(federation.folder / f"{PARTY}.yaml", ["seed=91"])
-    with pytest.raises(ConfigError, match=r"^--run-dir: [^\n]*seed \(\d+ -> 91\)") as refused:
+    with refused("--run-dir", "seed", "91") as error:
         check_folder(federation.folder / PARTY, config)
-    assert "--resume" not in str(refused.value)
+    assert "--resume" not in str(error.value)

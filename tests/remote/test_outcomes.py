@@ -3,8 +3,8 @@
 import sqlite3
 
 import pytest
+from refusals import refuses
 
-from vfl.config import ConfigError
 from vfl.core.tasks import Classification, Regression
 from vfl.parties.serving import observed_outcomes as module
 from vfl.parties.serving.observed_outcomes import Outcomes
@@ -48,8 +48,7 @@ def test_a_score_without_outcome_is_replaced_and_one_with_it_stays(tmp_path):
 
 def test_a_file_that_is_no_database_is_named(tmp_path):
     (tmp_path / "o").write_text("not a database" * 100)
-    with pytest.raises(ConfigError, match=r"^serving\.outcomes: .*o cannot be used .*; name another file$"):
-        kept(tmp_path / "o")
+    refuses("serving.outcomes", lambda: kept(tmp_path / "o"), tmp_path / "o")
 
 
 def test_a_full_disk_stops_no_score_and_is_told_once(tmp_path):

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch.nn.functional as F
 from predicted import predict_in_process
+from refusals import refuses
 from rich.console import Console
 from shorthand import load_dataset, release
 
 from vfl.base.errors import PeerLost, WhenAbsent
-from vfl.config import ConfigError
 from vfl.parties.launch import local_launch
 from vfl.parties.launch.local_launch import predict_together
 from vfl.parties.launch.supervisor import Supervisor
@@ -197,8 +197,6 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     elsewhere.mkdir()
     for name in ("config.yaml", "checkpoints"):
         (elsewhere / name).symlink_to(federation.run_dir / name)
-    with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --listen"):
-        load_run_with_data(Run(elsewhere))
-    with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
-        predict_together(elsewhere, SamplesWanted(), tmp_path, Console())
+    refuses("elsewhere", lambda: load_run_with_data(Run(elsewhere)), "party_1", "--listen")
+    refuses("--processes", lambda: predict_together(elsewhere, SamplesWanted(), tmp_path, Console()), "lvfl train")
     assert read_checkpoint(Run(elsewhere)).rounds == 3

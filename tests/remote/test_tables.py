@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 from predicted import predict_in_process
+from refusals import refuses
 from rich.console import Console
 from shorthand import release
 from two_tables import ROWS, sections_of, with_clerk, write_labels, write_tables
 
 import vfl
 from vfl.comparison.importance import column_importance
-from vfl.config import ConfigError, load_config, parse_config
+from vfl.config import load_config, parse_config
 from vfl.core.local import build_in_process
 from vfl.data.tables.source import Tables
 from vfl.parties.launch.local_launch import process_configs
@@ -313,12 +314,9 @@ def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_proce
     assert before == {path: path.read_bytes() for path in before}, "the run stays as it was"
 
     own = load_config(second.folder / "bank.yaml")
-    with pytest.raises(ConfigError, match="bank: has not the checkpoint of that run that the server begins with"):
-        party_start(own, "bank", tmp_path / "new", "ab" * 32)
-    with pytest.raises(ConfigError, match="bank: is not shop's own folder of that run; name it"):
-        party_start(own, "shop", tmp_path / "new")
-    with pytest.raises(ConfigError, match="first: was trained in one process, and so must be what starts from it"):
-        server_start(parse_config(values), tmp_path / "new")
+    refuses("bank", lambda: party_start(own, "bank", tmp_path / "new", "ab" * 32), "checkpoint")
+    refuses("bank", lambda: party_start(own, "shop", tmp_path / "new"), "shop's")
+    refuses("first", lambda: server_start(parse_config(values), tmp_path / "new"), "one process")
     assert json.loads(agreement(own))["training.start_from"] == "a run", "both sides say that they start from one"
     whole_run = process_configs(parse_config(values), tmp_path / "new/processes")
     assert whole_run["shop"].training.start_from == tmp_path / "first/processes/shop"

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from refusals import refuses
 from shorthand import at_every_run
 
 from vfl.config import ConfigError, parse_config
@@ -207,5 +208,4 @@ def test_of_processes_started_together_only_the_server_has_the_port(tmp_path: Pa
 
 @pytest.mark.parametrize("named", [True, "host", 99999, "-1"])
 def test_what_is_no_port_is_refused(named: object):
-    with pytest.raises(ConfigError, match=r"network\.metrics"):
-        parse_config({"name": "x", "network": {"metrics": named}})
+    refuses("network.metrics", lambda: parse_config({"name": "x", "network": {"metrics": named}}))

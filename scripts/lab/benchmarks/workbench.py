@@ -30,7 +30,7 @@ from vfl.messages.messages import SESSION, Buffer, Kind, Message, Part, PartKind
 from vfl.parties.launch.local_launch import process_configs
 from vfl.parties.launch.supervisor import make_keys, write_configs
 from vfl.parties.network.admission import DataDigests, Expected
-from vfl.parties.network.party.dialer import Dialer, Over
+from vfl.parties.network.party.dialer import Dialer
 from vfl.parties.network.party.party_process import run_party
 from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
@@ -169,8 +169,6 @@ def echo(config: ExperimentConfig, name: str) -> None:
         while True:
             event = dialer.inbox.get()
             assert event is not None, "without a limit of time"
-            if isinstance(event, Over):
-                raise event.error
             if event.message.kind not in SESSION:
                 event.stream.send(replace(event.message, kind=Kind.EMBEDDING))
 
