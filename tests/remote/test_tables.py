@@ -314,9 +314,9 @@ def test_owners_start_from_their_own_folders_of_a_run_with_the_bits_of_one_proce
     assert before == {path: path.read_bytes() for path in before}, "the run stays as it was"
 
     own = load_config(second.folder / "bank.yaml")
-    refuses("bank", lambda: party_start(own, "bank", tmp_path / "new", "ab" * 32), "checkpoint")
-    refuses("bank", lambda: party_start(own, "shop", tmp_path / "new"), "shop's")
-    refuses("first", lambda: server_start(parse_config(values), tmp_path / "new"), "one process")
+    refuses("training.start_from", lambda: party_start(own, "bank", tmp_path / "new", "ab" * 32), "checkpoint")
+    refuses("training.start_from", lambda: party_start(own, "shop", tmp_path / "new"), "shop's")
+    refuses("training.start_from", lambda: server_start(parse_config(values), tmp_path / "new"), "one process")
     assert json.loads(agreement(own))["training.start_from"] == "a run", "both sides say that they start from one"
     whole_run = process_configs(parse_config(values), tmp_path / "new/processes")
     assert whole_run["shop"].training.start_from == tmp_path / "first/processes/shop"
