@@ -44,7 +44,10 @@ def update(run: Run, settings: Sequence[str], most_points: float, console: Conso
     if not target.exists():
         if config.training.rounds <= served:
             raise ConfigError(f"training.rounds: {served} are trained; name more, as training.rounds={2 * served}")
-        _copy(run.folder, target)
+        partial = target.with_name(f".partial-{target.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(run.folder, partial, ignore=NOT_COPIED)
+        partial.rename(target)
     console.print(f"{run} goes on in {target}")
     if code := run_together(config, target, resume=True, console=console):
         return code
@@ -54,13 +57,6 @@ def update(run: Run, settings: Sequence[str], most_points: float, console: Conso
     _swap(run, copy, config.parties, max(2, config.checkpoint.keep))
     shutil.rmtree(target)
     return DONE
-
-
-def _copy(folder: Path, target: Path) -> None:
-    partial = target.with_name(f".partial-{target.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(folder, partial, ignore=NOT_COPIED)
-    partial.rename(target)
 
 
 def _judged(run: Run, copy: Run, most_points: float) -> str:

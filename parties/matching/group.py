@@ -62,11 +62,6 @@ def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
     return hashlib.sha512(head + b"\1" + suffix).digest()[:length]
 
 
-def swift_point(uniform: bytes) -> bytes:
-    """Return the point of 64 uniform bytes: SwiftEC of two field elements, in BIP 324's encoding."""
-    return _serialized(_decoded(uniform))
-
-
 def raise_keys(scalar: bytes, keys: Iterable[str]) -> bytes:
     """Return the points of keys times a scalar, one after another."""
     return _times(scalar, (_decoded(expand_message(key.encode(), TAG, 64)) for key in keys))

@@ -263,7 +263,7 @@ def _join(
     """Return each owner's indices by sample; ``name`` has the label. Raises PeerLost for duplicate keys."""
     points = {each: as_column(of_list) for each, of_list in raised.items()}
     for each, column in points.items():
-        if has_doubled(column):
+        if pc.count_distinct(column).as_py() < len(column):
             twice = MessageError("a point comes twice in its list: its keys are not all different")
             peers[each.holder.owner].link.reject_reply(twice)
     known_as = brought.known_as or {}
@@ -328,11 +328,6 @@ def as_column(points: bytes) -> Column:
     """Return concatenated points as a column."""
     column = pa.FixedSizeBinaryArray.from_buffers
     return column(pa.binary(POINT_BYTES), len(points) // POINT_BYTES, [None, pa.py_buffer(points)])
-
-
-def has_doubled(points: Column) -> bool:
-    """Return whether a point occurs twice."""
-    return pc.count_distinct(points).as_py() < len(points)
 
 
 def join_points(

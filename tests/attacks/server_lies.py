@@ -198,7 +198,7 @@ CASES: dict[str, Case] = {
     "EVALUATE: rows that are not there": Case("EVALUATE", evaluate('{"start":30,"stop":70}'), "30 to 70"),
     "EVALUATE: backwards": Case("EVALUATE", evaluate('{"start":40,"stop":0}'), "40 to 0"),
     "EVALUATE: more than agreed": Case(
-        "DESCRIBE", evaluate('{"start":0,"stop":200}'), "240 rows in a round is ordered, 160 are agreed"
+        "DESCRIBE", evaluate('{"start":0,"stop":200}'), "240 rows in a round is ordered, 120 are agreed"
     ),
     # the last words
     "goodbye: with an unknown code": Case("EMBED", control(GOODBYE, exit_code=77), "Goodbye: .exit_code"),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.messages.messages import MessageError
+from vfl.parties.matching import group
 from vfl.parties.matching.group import (
     POINT_BYTES,
     TAG,
@@ -13,7 +14,6 @@ from vfl.parties.matching.group import (
     new_scalar,
     raise_keys,
     raise_points,
-    swift_point,
 )
 
 ONE = bytes(31) + b"\1"
@@ -56,6 +56,10 @@ def test_messages_are_expanded_as_rfc_9380_appendix_k_3_says(message, expanded):
 )
 def test_uniform_bytes_are_mapped_as_bip_324_says(t, x, odd):
     assert swift_point(bytes(32) + bytes.fromhex(t)) == bytes([2 + odd]) + bytes.fromhex(x)
+
+
+def swift_point(uniform: bytes) -> bytes:
+    return group._serialized(group._decoded(uniform))
 
 
 def on_curve(point: bytes) -> bool:

@@ -162,8 +162,9 @@ class PartyMonitor:
         for callback in self.watching:
             callback.on_end(self)
         self.watching = []
-        if self.given["embeddings"]:
-            self.console.print(f"{self.name} gave away {span}: {self._account()}")
+        if totals := self.given["embeddings"]:
+            what = f"{totals:,.0f} embeddings of {self._rows():,} of its rows, {self.given['bytes'] / 1e6:.2f} MB"
+            self.console.print(f"{self.name} gave away {span}: {what}")
 
     def _give(self, rows_n: Tensor, taken_n: Tensor) -> None:
         self.given["embeddings"] += len(rows_n)
@@ -223,10 +224,6 @@ class PartyMonitor:
 
     def _rows(self) -> int:
         return int(self._given_N.sum() + self._tested_M.sum())
-
-    def _account(self) -> str:
-        totals = self.given
-        return f"{totals['embeddings']:,.0f} embeddings of {self._rows():,} of its rows, {totals['bytes'] / 1e6:.2f} MB"
 
 
 def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:

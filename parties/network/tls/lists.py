@@ -64,30 +64,23 @@ _SERIAL = _Kind("serial number", _read_serial, "nobody is kept out", keeps=True)
 _FINGERPRINT = _Kind("fingerprint", _read_fingerprint, "everybody is kept out", keeps=False)
 
 
-class _Content(NamedTuple):
-    """A list as it was read."""
-
-    entries: set[str]
-    faults: list[str]
-    """The bad lines, each with its number and what is wrong."""
-
-
 def _read_text(path: Path) -> str:
     """Return a file's text. A byte that is not UTF-8 spoils only its line; editors for Windows write UTF-16, too."""
     data = path.read_bytes()
     return data.decode("utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8", errors="replace")
 
 
-def _read_lines(text: str, kind: _Kind) -> _Content:
-    content = _Content(set(), [])
+def _read_lines(text: str, kind: _Kind) -> tuple[set[str], list[str]]:
+    """Return the entries, and the bad lines, each with its number and what is wrong."""
+    entries, faults = set[str](), list[str]()
     for number, line in enumerate(text.lower().splitlines(), 1):
         seen = (each for each in line.partition("#")[0] if not each.isspace())
         entry = "".join(each for each in seen if category(each) != "Cf")  # byte order marks, marks of direction
         try:
-            content.entries.update({kind.read(entry)} if entry else ())
+            entries.update({kind.read(entry)} if entry else ())
         except ValueError as error:
-            content.faults.append(f"line {number}: {entry[:80]!r} {error}")
-    return content
+            faults.append(f"line {number}: {entry[:80]!r} {error}")
+    return entries, faults
 
 
 class _ListFile:
@@ -96,25 +89,25 @@ class _ListFile:
     def __init__(self, field: str, path: Path, kind: _Kind, log: Callable[[str], None]) -> None:
         self.field, self.path, self.kind, self.log = field, path, kind, log
         self._state: tuple[int, int, int] | None = self._stat()
-        self._fault, content = "", self._read()
-        if content.faults:
-            raise ConfigError(f"{field}: {path}, {content.faults[0]}")
-        self._entries = content.entries
+        self._fault = ""
+        self._entries, faults = self._read()
+        if faults:
+            raise ConfigError(f"{field}: {path}, {faults[0]}")
 
     def __contains__(self, wanted: str) -> bool:
         try:
             if (state := self._stat()) != self._state:
-                content, self._state = self._read(), state
-                self._replace(content)
+                (entries, faults), self._state = self._read(), state
+                self._replace(entries, faults)
         except ConfigError as error:
             self._state = None  # to be read as soon as it is there again
             self._warn(f"{error}; its previous content stays valid")
         return wanted in self._entries
 
-    def _replace(self, content: _Content) -> None:
-        faults, before = content.faults, self._entries if self.kind.keeps and content.faults else set[str]()
-        self._entries = content.entries | before
-        kept = len(self._entries - content.entries)
+    def _replace(self, entries: set[str], faults: list[str]) -> None:
+        before = self._entries if self.kind.keeps and faults else set[str]()
+        self._entries = entries | before
+        kept = len(before - entries)
         line = f"{self.field}: {self.path}, {'; '.join(faults[:3])}; the other lines count"
         self._warn(line + f", and {kept} that the list held before" * (kept > 0) if faults else "")
 
@@ -130,15 +123,14 @@ class _ListFile:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error.strerror})") from None
         return state.st_mtime_ns, state.st_size, state.st_ino
 
-    def _read(self) -> _Content:
+    def _read(self) -> tuple[set[str], list[str]]:
         try:
-            content = _read_lines(_read_text(self.path), self.kind)
+            entries, faults = _read_lines(_read_text(self.path), self.kind)
         except OSError as error:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error})") from None
-        entries = content.entries
         count = f"{len(entries)} {self.kind.name}{'s' * (len(entries) != 1)}"
         self.log(f"{self.field}: {self.path} holds {count if entries else f'no {self.kind.name}: {self.kind.empty}'}")
-        return content
+        return entries, faults
 
 
 class Lists:
