@@ -162,9 +162,7 @@ def test_it_trains_on(tmp_path: Path, labels: str):
     ],
 )
 def test_settings_that_cannot_be_are_one_line(run: Path, tmp_path: Path, settings: list[str], told: str, call: Any):
-    said = call("prune", run, *settings, "--out", tmp_path / "new")
-    assert (said.code, said.err.count("\n")) == (2, 1), said
-    assert told in said.err
+    assert told in call("prune", run, *settings, "--out", tmp_path / "new").error
     assert not (tmp_path / "new").exists()
 
 
@@ -191,9 +189,7 @@ def test_runs_that_cannot_be_pruned_are_one_line(run: Path, tmp_path: Path, call
         (horizontal, "only a vertical run"),
         (tmp_path / "none", "holds no run"),
     ):
-        said = call("prune", folder, "alpha=0.4")
-        assert (said.code, said.err.count("\n")) == (2, 1), said
-        assert told in said.err
+        assert told in call("prune", folder, "alpha=0.4").error
 
 
 def test_a_run_of_a_programs_own_models_is_pruned_in_its_training(tmp_path: Path):
@@ -209,9 +205,7 @@ def test_the_command_shows_what_it_costs_and_saves(run: Path, tmp_path: Path, ca
     reached = [f"{summary_of(each)['test_accuracy']:.2%}" for each in (run, tmp_path / "new")]
     assert f"accuracy: {reached[0]} before, {reached[1]} after" in said.out
     assert re.search(r"party_1 +0\.5 ", said.out)
-    said = call("prune", run, "alpha=0.5", "--out", tmp_path / "new")
-    assert said.code == 2
-    assert "exists already" in said.err
+    assert "exists already" in call("prune", run, "alpha=0.5", "--out", tmp_path / "new").error
     with refused("lightweighting.alpha", "0.5"):
         vfl.prune(vfl.Run(tmp_path / "new"), {"alpha": 0.5}, run_dir=tmp_path / "again")
     with pytest.warns(match="too narrow"), pytest.raises(ConfigError, match=r"alpha: 0.01 removes nothing"):
