@@ -242,6 +242,7 @@ def test_a_named_loss_goes_with_weights_but_with_no_other_loss():
     assert digest(AMOUNT, "absolute", sample_weight=1.0 + Y) != digest(AMOUNT, "absolute")
     refuses("settings", lambda: digest(Y, F.cross_entropy, settings={"training.loss.kind": "focal"}), "training.loss")
     refuses("loss", lambda: digest(Y, 3), "function")
+    refuses("settings", lambda: digest(Y, "focal", settings={"training.loss": "cross_entropy"}), "training.loss")
 
 
 def of_tables(folder: Path, loss: dict[str, Any], task: str, labels: str = "server") -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_image_folder_says_what_it_does_not_find(folder: Path, missing: str):
         (folder / "test/cat/0.png").unlink()
     above = missing in ("everything", "test folder")  # one level off: the folder that is meant is named
     refuses("data.dataset.root", lambda: load(root), root, f"'{folder}'" if above else "/<class>/*")
+    refuses("data.dataset.root", lambda: load(None), "image_folder")
 
 
 @pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "@eaDir", "__MACOSX"])

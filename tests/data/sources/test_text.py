@@ -56,7 +56,8 @@ def test_windows_do_not_overlap_and_labels_are_one_character_further(play: Path)
 def test_every_window_is_one_roles_and_the_end_of_the_role_is_for_the_test(play: Path):
     dataset = load(play)
     assert dataset.owners is not None
-    assert dataset.owners.names == ("ANNE", "BOB")  # CROWD has no window
+    assert dataset.owners.names == ("ANNE", "BOB")  # CROWD has no window, but characters
+    assert dataset.classes == tuple(sorted("abcdefg\nuvwxyzoh!"))
     assert dataset.owners.of_row.tolist() == [0] * 8 + [1] * 5
     for row, owner in enumerate(dataset.owners.of_row.tolist()):
         assert set(readable(dataset, dataset.train.features[row])) <= set(("abcdefg\n", "uvwxyz")[owner])
