@@ -18,7 +18,7 @@ from two_tables import ROWS, lay_tables
 from vfl.config import OptimizerConfig, parse_config
 from vfl.core.head import HeadTrainer
 from vfl.core.tasks import Classification, Regression, Task
-from vfl.models.auxiliary import AuxiliaryHead
+from vfl.models.auxiliary import AuxiliaryHead, join_weights, split_weights
 from vfl.models.mlp import MLP, MemberHeads, PlaceholderMLP
 from vfl.predict.predict import with_replacements
 from vfl.runs.runtime import Runtime
@@ -144,6 +144,16 @@ def test_an_owner_whose_rows_have_one_class_only_stops_nobody(tmp_path: Path):
         alone = train_run(sections | {"evaluation": {"metric": metric}}, tmp_path / metric)["alone"]
         assert set(alone) == ({"bank"} if metric == "auc" else {"bank", "shop"})
         assert all(math.isfinite(value) for metrics in alone.values() for value in metrics.values())
+
+
+def test_weights_by_name_go_with_a_head_and_without_it():
+    head = MLP(4, [3], 2)
+    both = AuxiliaryHead(head, [2, 2], 2)
+    joint, classifiers = split_weights(both.state_dict())
+    assert joint.keys() == head.state_dict().keys()
+    assert join_weights(joint, classifiers).keys() == both.state_dict().keys()
+    alone, none = split_weights(head.state_dict())
+    assert (alone.keys(), none) == (head.state_dict().keys(), {})
 
 
 @pytest.mark.parametrize("own", [{}, {"models": {"members": 2}}, {"task": "regression"}])
