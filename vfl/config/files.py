@@ -332,10 +332,11 @@ def _flat(values: object, prefix: str, kind: type[Any] | UnionType) -> dict[str,
     if not isinstance(values, kind) or isinstance(values, OneKind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    # A section's fields, not converted within. dict() would take a field called keys for a mapping's method.
-    nested: dict[str, object] = vars(values) if isinstance(values, Section) else cast(Any, values)
-    if isinstance(values, Section) and kind is not Section:
-        nested = nested | (values.model_extra or {})
+    nested: dict[str, object] = cast(Any, values)
+    if isinstance(values, Section):
+        # Its fields, not converted within, without what is cached beside them; of a field called keys its value.
+        nested = {name: vars(values)[name] for name in type(values).model_fields}
+        nested |= {} if kind is Section else values.model_extra or {}
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat
