@@ -124,7 +124,6 @@ def serve() -> None:
     for name in (
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
-        "sklearn.datasets",
         "torch._dynamo",
         "torch.distributed",
         "vfl.data.sources.images",
