@@ -6,7 +6,7 @@ from pathlib import Path
 from vfl.base.errors import WhenAbsent
 from vfl.core.local import LocalFederation
 from vfl.predict.open_run import HERE, SamplesWanted, Subset, take_rows
-from vfl.predict.predict import Prediction, predict_opened, predict_run
+from vfl.predict.predict import Prediction, predict, predict_run
 from vfl.predict.reasons import ReasonsWanted
 from vfl.runs.stored_run import Run
 
@@ -29,4 +29,4 @@ def predict_new_rows(
 ) -> Prediction:
     """Predict new rows with a run that is open."""
     wanted = SamplesWanted(tables=tables, absent=absent, when_absent=when_absent)
-    return predict_opened(take_rows(trained, wanted), when_absent)
+    return predict(take_rows(trained, wanted), when_absent)

@@ -20,7 +20,7 @@ from vfl.config import ExperimentConfig, parse_config, parse_experiment
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.files import lay_over, parse_overrides, read_settings
-from vfl.core import feature_models
+from vfl.core import build
 from vfl.core.local import InProcess, LocalLink, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.reference import Reference
@@ -125,7 +125,7 @@ def build_feature_model(
     batch_norm: bool = True,
 ) -> Any:
     features = Features("images", (in_channels, *image_size))
-    return feature_models.build_feature_model(kind, ModelSpec(features, embedding_size, width, batch_norm))
+    return build.build_feature_model(kind, ModelSpec(features, embedding_size, width, batch_norm))
 
 
 def build_classifier(

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from vfl.base.errors import Diverged, PeerLost, one_line
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.core.embeddings import decode_finite
-from vfl.core.joint_model import MOST_TESTED
+from vfl.core.embeddings import MOST_TESTED, decode_finite
 from vfl.core.link import read
 from vfl.core.row_by_row import is_light
 from vfl.messages.keys import key_bytes, keys_part, read_found, read_keys, read_presence

@@ -235,7 +235,7 @@ class ServingParty:
             places = np.array([rows.places.get(key, -1) for key in keys])
             there = places >= 0
             held = places[there]
-            frame = self.party.embed_new(rows.samples, torch.from_numpy(held))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
+            frame = self.party.frame_of(self.party.embed_new(rows.samples, torch.from_numpy(held)))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
             self.drift.note(self.party.preparation.histograms, rows.raw, held.tolist())
             foreign = [known[place] for known in rows.known_as for place in held.tolist()]
         said = Part(PartKind.CONTROL, LOOKED) if declined is None else declined.part()

@@ -67,7 +67,6 @@ class DialledRun:
     runtime: Runtime
     tls: TlsFiles | None
     console: Console
-    file_order: Tensor | None = None
 
     def ask(self, use: Callable[[JointModel], T]) -> T:
         """Listen; once all parties are here, or without absent ones, return ``use`` of their joint model.

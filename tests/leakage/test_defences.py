@@ -18,7 +18,6 @@ from shorthand import at_every_run, build_here, examples
 from torch import nn
 from torch.nn import functional
 
-from vfl.compression.codec import decode
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.core.head import HeadTrainer
 from vfl.core.label_protocol import Batch, Received, ReturnGradients, gradient_scale
@@ -159,15 +158,13 @@ def test_a_row_asked_in_many_companies_gets_the_same_noise(configure, model, nor
         if model == "new rows":
             others = torch.randperm(40, generator=draw)[:size]
             company = torch.cat([others[others != row], torch.tensor([row])]).roll(size)
-            place, frame = company.tolist().index(row), party.embed_new(party.test, company)
+            place, embedding_nD = company.tolist().index(row), party.embed_new(party.test, company)
         else:
             kind: EvaluatedModel = model
             first = max(0, row - size % 8)
-            place, frame = (
-                row - first,
-                party.evaluate(SampleRange(start=first, stop=row + size, model=kind), party.test),
-            )
-        answers.add(decode(frame)[place].numpy().tobytes())
+            place = row - first
+            embedding_nD = party.evaluate(SampleRange(start=first, stop=row + size, model=kind), party.test)
+        answers.add(embedding_nD[place].numpy().tobytes())
     assert len(answers) == 1
     exact_1D = party.evaluated.embed("finished", party.batch(party.test, torch.tensor([row])), 0.0)
     (answer,) = answers

@@ -9,7 +9,7 @@ import torch
 from shorthand import links_of, release, train_rounds
 from torch import Tensor
 
-from vfl.core.feature_models import build_feature_model
+from vfl.core.build import build_feature_model
 from vfl.core.party import FeatureParty
 from vfl.core.server import HeadServer
 from vfl.core.team import Team

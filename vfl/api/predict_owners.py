@@ -57,12 +57,12 @@ def predict_owners(
 ) -> "tuple[Prediction, NDArray[np.int64]]":
     """Return the prediction of owners' rows, and the place [N] in it of each row of the first owner."""
     from vfl.predict.open_run import SamplesWanted, take_rows
-    from vfl.predict.predict import predict_opened
+    from vfl.predict.predict import predict
 
     tables = {name: FrameTable(f"X: {name}", owner.table) for name, owner in owners.items()}
     wanted = SamplesWanted(tables=tables, absent=absent, when_absent=missing)
     with use_words(ESTIMATOR):
-        prediction = predict_opened(take_rows(trained, wanted), missing, reasons)
+        prediction = predict(take_rows(trained, wanted), missing, reasons)
     return prediction, places(_first(known, owners).keys, [key[0] for key in prediction.keys[1:]])
 
 

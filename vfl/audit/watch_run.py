@@ -28,9 +28,8 @@ from vfl.base.errors import ConfigError
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import value_at
 from vfl.core.augmentation import shift_images
-from vfl.core.build import feature_config, model_spec
+from vfl.core.build import build_feature_model, feature_config, model_spec
 from vfl.core.costs.forecast import Ratios
-from vfl.core.feature_models import build_feature_model
 from vfl.core.local import InProcess, build_in_process
 from vfl.core.party import FeatureParty
 from vfl.core.privacy.message_recorder import MessageRecorder, Recording, read_recording

@@ -12,10 +12,18 @@ class NamedMode(NamedTuple):
     """Type of its experiments."""
     use: str
     """Its ``vfl.runs.mode.Mode``, which builds and shows them."""
+    predict: str = ""
+    """Function that predicts with a run, and below the one that explains its scores; none without a split model."""
+    explain: str = ""
 
 
 MODES = {
-    "vertical": NamedMode("vfl.config.experiment:ExperimentConfig", "vfl.predict.mode:VERTICAL"),
+    "vertical": NamedMode(
+        "vfl.config.experiment:ExperimentConfig",
+        "vfl.predict.mode:VERTICAL",
+        "vfl.predict.in_python:predict_in_python",
+        "vfl.predict.in_python:explain_in_python",
+    ),
     "horizontal": NamedMode("vfl.horizontal.config:HorizontalExperiment", "vfl.horizontal.mode:HORIZONTAL"),
 }
 """`mode`: an experiment is of the type that it names."""

@@ -15,15 +15,15 @@ from vfl.compression.sparsify import ErrorFeedback
 from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.config.models import ModelsConfig
+from vfl.config.own_models import load_own
 from vfl.config.prediction import PredictionConfig
-from vfl.config.registry import is_own
+from vfl.config.registry import is_own, made_by_stranger
 from vfl.core.augmentation import check_sizes
 from vfl.core.compressors import gradient_compressor
 from vfl.core.costs.ledger import Ledger
 from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.core.exchanges import Exchanges
 from vfl.core.feature_models import (
-    build_feature_model,
     check_alone,
     check_embedding,
     check_trains,
@@ -59,6 +59,8 @@ from vfl.models.mlp import MLP, PLACEHOLDER, MemberHeads, PlaceholderMLP, placeh
 from vfl.runs.checkpoint import State
 from vfl.runs.optim import MakeOptimizer
 from vfl.runs.runtime import Runtime
+
+OWN_CONTRACT = "a torch.nn.Module that takes models.feature.options as keyword arguments (docs/extending.md)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +260,17 @@ def new_feature_model(name: str, data: Prepared, config: PredictionConfig) -> nn
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
         return build_feature_model(settings.kind, model_spec(settings, data.preparation.features, config.models))
+
+
+def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
+    """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
+
+    Raises ValueError for an unknown kind, one that does not make a module, and unsuitable features or settings.
+    """
+    if not is_own(kind):
+        return FEATURE_MODELS.make(kind, spec, of=nn.Module)
+    make = load_own(kind, spec.options)
+    return made_by_stranger(lambda: make(**spec.options), f"feature model {kind!r}", OWN_CONTRACT, nn.Module)
 
 
 def build_initial_model(

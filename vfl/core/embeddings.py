@@ -20,6 +20,8 @@ from vfl.core.presence import RowMask
 from vfl.messages.messages import Buffer, MessageError, Part, PartKind
 from vfl.runs.checkpoint import State
 
+MOST_TESTED = 1e6
+"""Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
 Sent = tuple[bytes, Tensor]
 """A frame, and the values [B, D] float32 that its receivers decode."""
 
@@ -224,6 +226,13 @@ def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what
     except CodecError as error:
         raise CodecError(f"{what}: {error}") from None
     return check_finite(tensor, what)
+
+
+def check_tested(embedding_nD: Tensor, what: str) -> Tensor:
+    """Return embeddings of tested samples. Raises Diverged for values that are not finite, or too large to test."""
+    if check_finite(embedding_nD, what).abs().max() > MOST_TESTED:
+        raise Diverged(f"{what} at the test has values beyond {MOST_TESTED:g}")
+    return embedding_nD
 
 
 def check_finite(tensor: Tensor, what: str) -> Tensor:

@@ -16,10 +16,7 @@ from vfl.base.errors import one_line, with_type
 from vfl.base.modules import copy_model
 from vfl.base.random import seeded
 from vfl.compression.pruning import StructuredPruner
-from vfl.config.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
-from vfl.config.own_models import load_own
-from vfl.config.registry import is_own, made_by_stranger
 from vfl.models.features import ModelSpec
 from vfl.runs.optim import build_optimizer
 
@@ -27,7 +24,6 @@ T = TypeVar("T")
 
 CHECKED_RATIOS = (0.25, 0.5, 0.75)
 """Ratios alpha to which the check prunes a model, one after another."""
-OWN_CONTRACT = "a torch.nn.Module that takes models.feature.options as keyword arguments (docs/extending.md)"
 SAME = 1e-5
 """Largest difference of outputs that count as equal."""
 
@@ -40,17 +36,6 @@ def given_model(spec: ModelSpec) -> nn.Module:
 def own_model(spec: ModelSpec) -> nn.Module:
     """Raise ValueError: a model of this kind is built by its owner only, whose configuration names it."""
     raise ValueError("models.feature.kind: own is a model that another owner's configuration names; name one here")
-
-
-def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
-    """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
-
-    Raises ValueError for an unknown kind, one that does not make a module, and unsuitable features or settings.
-    """
-    if not is_own(kind):
-        return FEATURE_MODELS.make(kind, spec, of=nn.Module)
-    make = load_own(kind, spec.options)
-    return made_by_stranger(lambda: make(**spec.options), f"feature model {kind!r}", OWN_CONTRACT, nn.Module)
 
 
 def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | None = None) -> Tensor:

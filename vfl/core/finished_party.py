@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from vfl.base.random import generator
+from vfl.compression.codec import ValueType
 from vfl.compression.shrink import set_counts, take_shapes
 from vfl.config.prediction import PredictionConfig
 from vfl.core.column_paths import ColumnPaths, signed_ranks
-from vfl.core.embeddings import EmbeddingReceiver, EmbeddingSender, decode_finite, encode_as
+from vfl.core.embeddings import EmbeddingSender, check_tested, decode_finite, encode_as
 from vfl.core.finished_model import EvaluatedModels
 from vfl.core.link import done
 from vfl.core.parties import PartyProxy, PendingReply
@@ -90,7 +91,7 @@ class FinishedParty:
         """Return the parts of the reply to a message."""
         match request.kind:
             case Kind.EVALUATE:
-                return (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), samples)),)
+                return (Part(PartKind.EMBEDDING, self.frame_of(self.evaluate(SampleRange.of(request), samples))),)
             case Kind.MEAN:
                 mean_1D = self.evaluated.mean_embedding()
                 if self.defence is not None:
@@ -170,8 +171,8 @@ class FinishedParty:
             self._paths = ColumnPaths(model, self.runtime.forward, reference_1W[0], codes, places)
         return self._paths
 
-    def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
-        """Return the frame of the embeddings of a range of samples by one of the party's models."""
+    def evaluate(self, wanted: SampleRange, samples: Samples) -> Tensor:
+        """Return the embeddings [n, D] of a range of samples by one of the party's models, as they are received."""
         if not wanted.start < wanted.stop <= len(samples):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
         rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
@@ -180,21 +181,21 @@ class FinishedParty:
                 raise MessageError("a column is permuted only among test samples")
             return self.embed_new(samples, rows_n)
         if len(rows_n) == 0:
-            return b""
+            return torch.zeros(0, self.sender.receiver.width)
         inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
         alone = self.embeds_alone
-        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
+        return self._as_received(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
 
-    def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
-        """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
+    def embed_new(self, samples: Samples, rows_n: Tensor) -> Tensor:
+        """Return the finished model's embeddings [n, D] of rows of other samples, as they are received.
 
         A row's embedding does not depend on the rows beside it.
         """
         if len(rows_n) == 0:
-            return b""
+            return torch.zeros(0, self.sender.receiver.width)
         # Noise follows from the embedding's bits: another bit would draw other noise of the same row.
         alone = self.embeds_alone
-        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n), alone=alone))
+        return self._as_received(self.evaluated.embed_each(self.batch(samples, rows_n), alone=alone))
 
     def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
         """Return the model's inputs for some test rows, with the values of one column permuted among all of them.
@@ -230,7 +231,8 @@ class FinishedParty:
         counts = state.get("pruner", {}).get("counts", {})
         set_counts(self.model, {tuple(name.rsplit(".", 1)): count for name, count in counts.items()})
 
-    def _evaluation(self, embedding_nD: Tensor) -> bytes:
+    def _as_received(self, embedding_nD: Tensor) -> Tensor:
+        """Return embeddings on the CPU with the defence's noise, and with the values that a message would bring."""
         embedding_nD = embedding_nD.cpu()
         if self.defence is not None:
             embedding_nD = self.defence.add_row_noise(embedding_nD)
@@ -238,9 +240,15 @@ class FinishedParty:
             embedding_nD = self.sender.as_received(embedding_nD, self.beta)
         # One unusual row must not end the evaluation of all. Infinity is none of it: the weights have diverged.
         if self.config.wire.values != "float32":  # which has the largest of its own
-            largest = torch.finfo(getattr(torch, self.config.wire.values)).max
+            kind = getattr(torch, self.config.wire.values)
+            largest = torch.finfo(kind).max
             embedding_nD = embedding_nD.where(embedding_nD.isinf(), embedding_nD.clamp(-largest, largest))
-        return self._encoded(embedding_nD, "embedding")
+            embedding_nD = embedding_nD.to(kind).float()
+        return embedding_nD
+
+    def frame_of(self, embedding_nD: Tensor) -> bytes:
+        """Return the frame of embeddings, empty for none."""
+        return self._encoded(embedding_nD, "embedding") if len(embedding_nD) else b""
 
     def _encoded(self, tensor: Tensor, what: str) -> bytes:
         return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")
@@ -255,13 +263,13 @@ class Answered(PendingReply):
 
 
 class PartyHere(PartyProxy):
-    """A party in this process, as a joint model asks it: its embeddings need no message, and are coded as in one.
+    """A party in this process, as a joint model asks it: its embeddings need no message, and have the values of one.
 
     ``samples``: prepared ones that it embeds instead of its test samples.
     """
 
-    def __init__(self, receiver: EmbeddingReceiver, party: FinishedParty, samples: Samples | None = None) -> None:
-        super().__init__(receiver, None, None)
+    def __init__(self, party: FinishedParty, samples: Samples | None = None) -> None:
+        super().__init__(party.sender.receiver, None, None)
         self.party = party
         self.samples = party.test if samples is None else samples
 
@@ -274,7 +282,9 @@ class PartyHere(PartyProxy):
         """Let the party answer a message; its error is raised here."""
         return Answered(self, done(self.party.handle(request, self.samples)))
 
-    def embed(self, wanted: SampleRange, decode: Callable[[Buffer], T]) -> Callable[[], T | None]:
-        """Let the party embed samples; return a function that returns ``decode`` of the frame."""
-        embedding = decode(self.party.evaluate(wanted, self.samples))
-        return lambda: embedding
+    def embed(self, wanted: SampleRange, rows: int, values: ValueType) -> Callable[[], Tensor | None]:
+        """Let the party embed samples; return a function that returns the embeddings."""
+        embedding_nD = self.party.evaluate(wanted, self.samples)
+        assert len(embedding_nD) == rows, f"{self.name} has {len(embedding_nD)} of these samples, not {rows}"
+        answer = check_tested(embedding_nD, self.receiver.what) if rows else None
+        return lambda: answer

@@ -1,7 +1,7 @@
 """The joint model: all parties' finished models and the head, wherever the parties are. `Exchanges` train it.
 
 A use is a function of it: `predict`, `joint_answers`, `column_importance`, `Evaluation`. Only what opens a run knows
-where the parties are: `open_run` (``vfl/predict``) asks the place for it.
+where the parties are: a `Place` (``vfl/predict/open_run.py``).
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
@@ -10,15 +10,13 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from vfl.base.errors import Diverged
 from vfl.base.modules import copy_model
 from vfl.config.prediction import PredictionConfig
-from vfl.core.embeddings import EmbeddingReceiver, decode_finite
 from vfl.core.head import Head
 from vfl.core.parties import PartyProxy
 from vfl.core.presence import RowMask
@@ -26,11 +24,8 @@ from vfl.core.row_by_row import RowByRow
 from vfl.core.tasks import Task, Tested, measure
 from vfl.data.samples import Labels
 from vfl.messages.control import EvaluatedModel, Permuted, SampleRange
-from vfl.messages.messages import Buffer, Kind, Message, PartKind
+from vfl.messages.messages import Kind, Message
 from vfl.models.auxiliary import has_classifiers
-
-MOST_TESTED = 1e6
-"""Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
 
 
 class StoredMeans(Protocol):
@@ -68,6 +63,8 @@ class JointModel:
     """Replacement [D] of a missing embedding, by party; the head's placeholder replaces those of others."""
     away: Collection[str] = ()
     """Parties whose embeddings a prediction replaces."""
+    file_order: Tensor | None = None
+    """Tables only: order of the samples, as in ``NewSamples``."""
     stored_means: "StoredMeans | None" = None
     """Mean embeddings of parties, which may be away; None: the parties are asked for theirs."""
 
@@ -141,15 +138,17 @@ class JointModel:
         """
         wanted, masks = SampleRange(start=start, stop=stop, model=model), self.masks(start, stop)
         waiting = [
-            party.embed(wanted, partial(self._decode, party.receiver, mask))
+            party.embed(wanted, mask.count, self.config.wire.values)
             for party, mask in zip(self.parties, masks.values(), strict=True)
         ]
         embeddings: dict[str, Tensor] = {}
-        for party, (name, mask), embedding in zip(self.parties, masks.items(), waiting, strict=True):
-            embedding_BD = embedding()
+        for party, (name, mask), answer in zip(self.parties, masks.items(), waiting, strict=True):
+            embedding_BD = answer()
             here_B1 = mask.present_B[:, None] & (embedding_BD is not None)
             if embedding_BD is None:
                 embedding_BD = self.missing(stop - start, party.receiver.width)
+            elif not mask.whole:
+                embedding_BD = mask.spread(embedding_BD, self.head.missing)
             if name in self.instead:
                 embedding_BD = torch.where(here_B1, embedding_BD, self.instead[name])
             embeddings[name] = embedding_BD
@@ -159,8 +158,10 @@ class JointModel:
         """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
         wanted = SampleRange(start=start, stop=stop, permuted=permuted)
         mask = self.masks(start, stop)[party.name]
-        came = party.embed(wanted, partial(self._decode, party.receiver, mask))()
-        return self.missing(stop - start, party.receiver.width) if came is None else came
+        came = party.embed(wanted, mask.count, self.config.wire.values)()
+        if came is None:
+            return self.missing(stop - start, party.receiver.width)
+        return came if mask.whole else mask.spread(came, self.head.missing)
 
     def masks(self, start: int, stop: int) -> dict[str, RowMask]:
         """Return each party's mask of the samples ``start`` to ``stop``: those for which it has a row."""
@@ -179,13 +180,9 @@ class JointModel:
 
         Absent parties have none.
         """
-        one = RowMask.of_all(1)
-
-        def decode(receiver: EmbeddingReceiver, reply: Message) -> Tensor:
-            return self._decode(receiver, one, reply.only(PartKind.EMBEDDING))
-
         asked = [party.ask(Message(Kind.MEAN)) for party in self.parties if party.name in names]
-        came = {each.party.name: each.read(partial(decode, each.party.receiver)) for each in asked}
+        how: dict[str, Any] = {"rows": 1, "values": self.config.wire.values}
+        came = {each.party.name: each.read(partial(each.party.read_embedding, **how)) for each in asked}
         return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
 
     def replacing_means(self, names: Collection[str]) -> Mapping[str, Tensor]:
@@ -215,12 +212,3 @@ class JointModel:
             return [torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(self.head.runtime.device)]
 
         return RowByRow(copy_model(self.head.head), self.head.runtime.forward, probes)
-
-    def _decode(self, receiver: EmbeddingReceiver, mask: RowMask, frame: Buffer) -> Tensor:
-        """Return embeddings [B, D] that were not compressed, with missing values filled in."""
-        if not mask.count:
-            return self.missing(len(mask.present_B), receiver.width)
-        embedding_nD = decode_finite(frame, (mask.count, receiver.width), self.config.wire.values, receiver.what)
-        if embedding_nD.abs().max() > MOST_TESTED:
-            raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
-        return embedding_nD if mask.whole else mask.spread(embedding_nD, self.head.missing)

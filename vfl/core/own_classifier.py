@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from vfl.base.errors import Diverged
 from vfl.compression.codec import encode
-from vfl.core.embeddings import decode_finite
+from vfl.core.embeddings import MOST_TESTED, decode_finite
 from vfl.core.head import HeadTrainer
-from vfl.core.joint_model import MOST_TESTED
 from vfl.messages.messages import Buffer
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.runs.checkpoint import State

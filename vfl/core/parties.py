@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
+from torch import Tensor
+
 from vfl.base.errors import PeerLost
+from vfl.compression.codec import ValueType
 from vfl.core.costs.ledger import Ledger
-from vfl.core.embeddings import EmbeddingReceiver
+from vfl.core.embeddings import EmbeddingReceiver, check_tested, decode_finite
 from vfl.core.link import PartyLink, read
 from vfl.messages.control import Description, SampleRange
-from vfl.messages.messages import Buffer, Kind, Message, PartKind
+from vfl.messages.messages import Kind, Message, PartKind
 from vfl.runs.checkpoint import State
 
 T = TypeVar("T")
@@ -58,13 +61,21 @@ class PartyProxy:
             self.ledger.record(self.receiver.sender, "downlink", request)
         return PendingReply(self, reply)
 
-    def embed(self, wanted: SampleRange, decode: Callable[[Buffer], T]) -> Callable[[], T | None]:
-        """Ask for embeddings of samples; return a function that waits for them and returns ``decode`` of their frame.
+    def embed(self, wanted: SampleRange, rows: int, values: ValueType) -> Callable[[], Tensor | None]:
+        """Ask for embeddings of samples; return a function that waits for those of ``rows``, [n, D] of ``values``.
 
-        That function returns None as `PendingReply.read` does.
+        That function returns None as `PendingReply.read` does, and if the party has no row.
         """
         reply = self.ask(Message(Kind.EVALUATE, parts=(wanted.part(),)))
-        return lambda: reply.read(lambda message: decode(message.only(PartKind.EMBEDDING)))
+        return partial(reply.read, partial(self.read_embedding, rows=rows, values=values))
+
+    def read_embedding(self, message: Message, rows: int, values: ValueType) -> Tensor | None:
+        """Return the embeddings [n, D] of a reply, which were not compressed; None for no rows."""
+        frame, receiver = message.only(PartKind.EMBEDDING), self.receiver
+        if not rows:
+            return None
+        embedding_nD = decode_finite(frame, (rows, receiver.width), values, receiver.what)
+        return check_tested(embedding_nD, receiver.what)
 
     def save(self, rounds: int) -> Callable[[], State]:
         """Let the party save its state after ``rounds`` rounds; return a function that waits for the server's part."""

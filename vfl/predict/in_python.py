@@ -12,7 +12,7 @@ from vfl.config.data import TABLE_KINDS
 from vfl.data.tables.cells import FrameTable, TablePlace
 from vfl.data.tables.frames import frame_table
 from vfl.predict.open_run import HERE, SamplesWanted, check_word
-from vfl.predict.predict import Prediction, in_file_order, predict_run, table_named
+from vfl.predict.predict import Prediction, predict_run, reorder, table_named
 from vfl.predict.reasons import Reasons, ReasonsWanted
 from vfl.runs.stored_run import Run
 
@@ -50,7 +50,8 @@ def _predicted(run: Run, samples: object, when_absent: WhenAbsent, reasons: Reas
         data = Path(samples) if isinstance(samples, str | Path) else np.asarray(cast(Any, samples))
         return predict_run(run, HERE, SamplesWanted(data, when_absent=when_absent), reasons)
     wanted = SamplesWanted(tables=_tables(run, cast(Mapping[str, object], samples)), when_absent=when_absent)
-    return in_file_order(predict_run(run, HERE, wanted, reasons))
+    prediction = predict_run(run, HERE, wanted, reasons)
+    return prediction if prediction.file_order is None else reorder(prediction, prediction.file_order)
 
 
 def _tables(run: Run, samples: Mapping[str, object]) -> Mapping[str, TablePlace]:

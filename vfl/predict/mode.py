@@ -3,12 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from vfl.base.costs import amount, savings, sent_bytes
-from vfl.base.errors import WhenAbsent
 from vfl.base.metrics import decision_line, headline, worse_than_constant
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.console import numbers_table
@@ -17,7 +14,6 @@ from vfl.core.local import build_in_process
 from vfl.core.pruning_pictures import ShowWidths
 from vfl.predict.start_from import config_to_build, start_of
 from vfl.runs.mode import Built, Mode, Stage
-from vfl.runs.stored_run import Run
 from vfl.runs.tensorboard import REACHED
 
 
@@ -94,24 +90,10 @@ def _check_workers(config: ExperimentConfig, workers: int) -> NoReturn:
     raise ConfigError(f"mode: torchrun shares no training of mode={config.mode}; use --processes")
 
 
-def _predict(run: Run, samples: object) -> NDArray[np.floating[Any]]:
-    from vfl.predict.in_python import predict_in_python  # trainings do without
-
-    return predict_in_python(run, samples)
-
-
-def _explain(run: Run, samples: object, of: str | None, steps: int, when_absent: WhenAbsent) -> Any:
-    from vfl.predict.in_python import explain_in_python
-
-    return explain_in_python(run, samples, of, steps, when_absent)
-
-
 VERTICAL = Mode(
     _build,
     summary_table,
     _check_workers,
-    predict=_predict,
-    explain=_explain,
     shown={
         "savings/compute": "saved so far: compute {:.1%}",
         "savings/communication": "communication {:.1%}",

@@ -1,4 +1,4 @@
-"""One opener of a finished run: ``with open_run(run, where) as opened``, wherever the run's parties are.
+"""One opener of a finished run: ``with where.open_run(run, wanted) as opened``, wherever the run's parties are.
 
 ``opened.ask(use)`` returns what a use, a function of the joint model, makes of it. A use is no block of code, as it may
 start over: behind streams a party may be lost, and come back. In this process the opener is `HERE`; `Dialled`
@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vfl.base.errors import Argument, Choice, ConfigError, PeerLost, WhenAbsent, nearest_name
 from vfl.config.prediction import PredictionConfig
@@ -58,11 +57,6 @@ class SamplesWanted:
 class OpenedRun(Protocol):
     """A finished run whose joint model can be wanted."""
 
-    @property
-    def file_order(self) -> Tensor | None:
-        """Tables only: order of the samples, as in `NewSamples`."""
-        ...
-
     def ask(self, use: Callable[[JointModel], T]) -> T:
         """Return ``use`` of the joint model; it may be called again, with another one, if a party is lost meanwhile."""
         ...
@@ -72,16 +66,11 @@ class Place(Protocol):
     """Where the parties of a finished run are."""
 
     def open_run(self, run: Run, wanted: SamplesWanted) -> AbstractContextManager[OpenedRun]:
-        """Open the run for some samples."""
+        """Open the run for some samples.
+
+        Raises ValueError for a run or samples that cannot be used, PeerLost as ``check_absent``.
+        """
         ...
-
-
-def open_run(run: Run, where: Place, wanted: SamplesWanted | None = None) -> AbstractContextManager[OpenedRun]:
-    """Open a finished run, by default for the samples that it evaluated.
-
-    Raises ValueError for a run or samples that cannot be used, PeerLost as ``check_absent``.
-    """
-    return where.open_run(run, wanted or SamplesWanted())
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +78,6 @@ class RunHere:
     """A finished run with all parties in this process."""
 
     joint: JointModel
-    file_order: Tensor | None = None
 
     def ask(self, use: Callable[[JointModel], T]) -> T:
         """Return ``use`` of the joint model."""
@@ -112,7 +100,7 @@ class ThisProcess:
         config = run.prediction
         check_absent(wanted.absent, config.parties, wanted.when_absent)
         if wanted.tables:
-            yield take_rows(trained, wanted)
+            yield RunHere(take_rows(trained, wanted))
             return
         joint = trained.joint
         if wanted.data is not None:
@@ -127,9 +115,9 @@ class ThisProcess:
 HERE = ThisProcess()
 
 
-def take_rows(trained: LocalFederation, wanted: SamplesWanted) -> RunHere:
+def take_rows(trained: LocalFederation, wanted: SamplesWanted) -> JointModel:
     """Give the parties new rows; the embedding of an owner that is absent or has no row is replaced."""
-    tables, names = wanted.tables, [party.name for party in trained.parties]
+    tables, names = wanted.tables, trained.joint.names
     away = [name for name in names if name not in tables or name in wanted.absent]
     check_absent(away, names, wanted.when_absent)
     config = trained.joint.config
@@ -146,8 +134,7 @@ def take_rows(trained: LocalFederation, wanted: SamplesWanted) -> RunHere:
             warnings.warn(f"{party.name}: {line}", stacklevel=2)
         for line in far_cells(party.name, party.preparation, party.column_names, part, samples.row):
             warnings.warn(line, stacklevel=2)
-    joint = take_samples(trained, samples, away)
-    return RunHere(replace(joint, away=away), samples.file_order)
+    return replace(take_samples(trained, samples, away), away=away, file_order=samples.file_order)
 
 
 def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
@@ -158,7 +145,7 @@ def take_samples(trained: LocalFederation, samples: NewSamples, away: Collection
     joint, asked = trained.joint, list[PartyProxy]()
     for party, part in zip(trained.parties, samples.parts, strict=True):
         prepared = None if party.name in away else prepare_samples(party.preparation, part)
-        asked.append(PartyHere(party.sender.receiver, party, prepared))
+        asked.append(PartyHere(party, prepared))
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)

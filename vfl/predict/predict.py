@@ -8,7 +8,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from vfl.data.tables.new_rows import find_owners, tables_of
 from vfl.data.tables.opened import locate_table
 from vfl.models.auxiliary import AuxiliaryHead
 from vfl.models.mlp import has_placeholders
-from vfl.predict.open_run import OpenedRun, Place, SamplesWanted, leader_of, open_run
+from vfl.predict.open_run import Place, SamplesWanted, leader_of
 from vfl.predict.reasons import Reasons, ReasonsWanted, explain
 from vfl.predict.trained_run import open_federation
 from vfl.runs.stored_run import Run
@@ -142,16 +142,10 @@ def scores_of(
 
 
 def predict_run(run: Run, where: Place, wanted: SamplesWanted, reasons: ReasonsWanted | None = None) -> Prediction:
-    """Predict samples with a finished run, wherever its parties are. Raises as ``open_run``."""
-    with open_run(run, where, wanted) as opened:
-        prediction = predict_opened(opened, wanted.when_absent, reasons)
+    """Predict samples with a finished run, wherever its parties are. Raises as `Place.open_run`."""
+    with where.open_run(run, wanted) as opened:
+        prediction = opened.ask(partial(predict, when_absent=wanted.when_absent, reasons=reasons))
         return prediction if wanted.data is None else by_key(prediction)
-
-
-def predict_opened(opened: OpenedRun, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
-    """Return the predictions of an open run's samples."""
-    prediction = opened.ask(lambda joint: predict(joint, when_absent, reasons))
-    return replace(prediction, file_order=opened.file_order)
 
 
 def predict(joint: JointModel, when_absent: WhenAbsent, reasons: ReasonsWanted | None = None) -> Prediction:
@@ -173,7 +167,9 @@ def predict(joint: JointModel, when_absent: WhenAbsent, reasons: ReasonsWanted |
     masks = joint.masks(0, len(samples.ids)) if samples.keys else {}
     owners = {name: mask.present_B for name, mask in masks.items() if name not in absent}
     labels_N = samples.values if joint.labelled else None
-    return Prediction(samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners, reasons=because)
+    return Prediction(
+        samples.ids, labels_N, predictions_NC, task, scores, samples.keys, owners, joint.file_order, because
+    )
 
 
 def by_key(prediction: Prediction) -> Prediction:
@@ -182,16 +178,11 @@ def by_key(prediction: Prediction) -> Prediction:
         return prediction
     _, *keys = prediction.keys
     order = sorted(range(len(keys)), key=lambda row: tuple(keys[row]))
-    return _reordered(prediction, torch.tensor(order))
+    return reorder(prediction, torch.tensor(order))
 
 
-def in_file_order(prediction: Prediction) -> Prediction:
-    """Return the predictions in the order of the label owner's new rows."""
-    order = prediction.file_order
-    return prediction if order is None else _reordered(prediction, order)
-
-
-def _reordered(prediction: Prediction, order_N: Tensor) -> Prediction:
+def reorder(prediction: Prediction, order_N: Tensor) -> Prediction:
+    """Return the predictions, of samples with keys, in another order."""
     (heading, *keys), labels_N = prediction.keys, prediction.labels_N
     return replace(
         prediction,

@@ -90,7 +90,7 @@ def open_federation(run: Run, *, with_data: bool) -> LocalFederation:
     with blaming(str(run)):
         held, raw, task, test = _own_data(source, own, states) if with_data else _random_data(source, own, states)
     parties = [build_finished_party(name, data, states[name], config, runtime) for name, data in held.items()]
-    asked = [PartyHere(party.sender.receiver, party) for party in parties]
+    asked = [PartyHere(party) for party in parties]
     joint = build_joint_model(asked, task, test, config, runtime, own)
     return LocalFederation(joint, parties, source, raw)
 

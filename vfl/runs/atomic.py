@@ -24,15 +24,6 @@ class Fingerprint(NamedTuple):
     sha256: str
     """hexadecimal"""
 
-    def verify(self, path: Path) -> None:
-        """Raise ValueError, naming file and damage, unless `path` has this content; OSError if unreadable."""
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != self.size:
-                raise ValueError(f"{path}: {size} bytes instead of {self.size}")
-            if hashlib.file_digest(file, "sha256").hexdigest() != self.sha256:
-                raise ValueError(f"{path}: content does not match its sha256")
-
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:

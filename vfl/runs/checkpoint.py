@@ -13,6 +13,7 @@ Layout below the store's directory:
 import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 import warnings
@@ -127,7 +128,7 @@ class CheckpointStore:
         # All files before any is read: what is read can be trusted to be what was written.
         for name, fingerprint in files.items():
             try:
-                fingerprint.verify(folder / name)
+                _verify(folder / name, fingerprint)
             except (OSError, ValueError) as error:
                 raise CorruptCheckpoint(str(error)) from error
         return {
@@ -244,6 +245,16 @@ def _read_manifest(folder: Path, done: int) -> dict[str, Fingerprint]:
         return {name: Fingerprint(**entry) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(f"{path}: not a valid manifest: {error}") from error
+
+
+def _verify(path: Path, expected: Fingerprint) -> None:
+    """Raise ValueError, naming file and damage, unless the file has this content; OSError if it cannot be read."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected.size:
+            raise ValueError(f"{path}: {size} bytes instead of {expected.size}")
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+            raise ValueError(f"{path}: content does not match its sha256")
 
 
 def _read_section(folder: Path, name: str) -> State:

@@ -6,12 +6,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vfl.base.errors import WhenAbsent
 from vfl.config import Experiment, dump_config
 from vfl.config.components import MODES
 from vfl.config.shared import Computation
@@ -42,10 +39,6 @@ class Built(NamedTuple):
     callbacks: Sequence[Callback] = ()
 
 
-def _has_no_split_model(run: object, *_: object) -> Any:
-    raise AssertionError(f"{run} has no settings of predictions")
-
-
 @dataclass(frozen=True)
 class Mode:
     """One kind of experiment."""
@@ -59,10 +52,6 @@ class Mode:
     this number of them cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
-    predict: Callable[[Any, object], NDArray[np.floating[Any]]] = field(default=_has_no_split_model)
-    """Return the predictions of a ``Run``, which is above this module, of samples as it takes them."""
-    explain: Callable[[Any, object, str | None, int, WhenAbsent], Any] = field(default=_has_no_split_model)
-    """Return the reasons of a ``Run``'s scores of samples: ``vfl.predict.reasons.Reasons``."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """Charts on which TensorBoard opens."""
 

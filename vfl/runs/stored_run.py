@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vfl.config import (
     changed_keys,
     changed_keys_but_places,
 )
+from vfl.config.components import MODES
 from vfl.config.files import load_stored_config
 from vfl.config.prediction import PredictionConfig, read_prediction
 from vfl.config.shipped import kind_of
@@ -136,10 +138,9 @@ class Run:
         Raises ValueError for samples that do not fit, or a run that has no split model.
         """
         from vfl.base.process_state import standard_state
-        from vfl.runs.mode import mode_of
 
         with standard_state():
-            return mode_of(self.prediction).predict(self, samples)
+            return resolve_name(MODES[self.prediction.mode].predict)(self, samples)
 
     def explain(
         self, samples: Any = None, *, of: str | None = None, steps: int = 16, when_absent: WhenAbsent = "placeholder"
@@ -156,10 +157,9 @@ class Run:
         Raises ValueError as ``predict``, and for an unknown class.
         """
         from vfl.base.process_state import standard_state
-        from vfl.runs.mode import mode_of
 
         with standard_state():
-            return mode_of(self.prediction).explain(self, samples, of, steps, when_absent)
+            return resolve_name(MODES[self.prediction.mode].explain)(self, samples, of, steps, when_absent)
 
 
 def is_finished(run_dir: Path, config: Experiment) -> bool:

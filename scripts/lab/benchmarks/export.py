@@ -16,8 +16,8 @@ from scripts.lab.benchmarks.paired import Options, Result, interleave, ratios
 from vfl.base.macs import count_macs, count_parameters
 from vfl.base.random import generator, seeded
 from vfl.compression.pruning import StructuredPruner
+from vfl.core.build import build_feature_model
 from vfl.core.export_model import INPUT, OUTPUT, check_tools, export_model, open_onnx
-from vfl.core.feature_models import build_feature_model
 from vfl.models.features import Features, ModelSpec
 
 WARM_UP = 3

@@ -9,7 +9,7 @@ import torch
 from scripts.lab.benchmarks.paired import Options, Requirement, Result, interleave, ratios
 from vfl.base.macs import count_macs, count_parameters
 from vfl.base.random import generator, seeded
-from vfl.core.feature_models import build_feature_model
+from vfl.core.build import build_feature_model
 from vfl.models.features import Features, ModelSpec
 from vfl.plan.tune import PartyStep
 from vfl.runs.runtime import Runtime

@@ -18,8 +18,15 @@ from scripts.lab.benchmarks.report import describe_machine
 from scripts.lab.plain_training import JointTrainer
 from vfl.base.random import generator, seeded
 from vfl.config import ExperimentConfig, parse_config
-from vfl.core.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
-from vfl.core.feature_models import build_feature_model
+from vfl.core.build import (
+    TrainingLabels,
+    build_feature_model,
+    build_head,
+    build_head_server,
+    build_party,
+    build_roster,
+    model_spec,
+)
 from vfl.core.local import links_to
 from vfl.core.presence import batch_rows
 from vfl.core.server import HeadServer
