@@ -171,12 +171,13 @@ def reference_of(server: HeadServer, kind: type[Reference] = Reference, **settin
     training = server.config.training
     parties = parties_of(server)
     values: dict[str, Any] = {"iterations": training.local_iterations, "beta": 0.0, "labels": training.labels}
+    values |= {"learning_rate": 0.05, "momentum": 0.9} | settings
     return kind(
         [copy.deepcopy(party.model) for party in parties],
         copy.deepcopy(server.trainer.head),
         [party.train.features for party in parties],
         server.exchanges.labels_N,
-        **values | {"learning_rate": 0.05, "momentum": 0.9} | settings,
+        **values,
     )
 
 
@@ -189,7 +190,7 @@ def digest(server: HeadServer) -> str:
     return server.summary()["model_digest"]
 
 
-def assert_models(server: HeadServer, models: Sequence[nn.Module], head: nn.Module, **close: float) -> None:
+def assert_models(server: HeadServer, models: Sequence[nn.Module], head: nn.Module, **close: Any) -> None:
     """Assert that a server's head and its parties' models are near to others."""
     ours = [*(party.model for party in parties_of(server)), server.trainer.head]
     for found, wanted in zip(ours, [*models, head], strict=True):

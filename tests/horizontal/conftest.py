@@ -206,7 +206,8 @@ def trainer(engine: EngineCase) -> Callable[..., HorizontalTrainer]:
     """Build a trainer of six clients from settings of the section ``horizontal``."""
 
     def make(*, batch_norm: bool = False, seed: int = 3, **horizontal: Any) -> HorizontalTrainer:
-        config = small_config(seed=seed, horizontal=horizontal)
+        more: Any = {"seed": seed, "horizontal": horizontal}
+        config = small_config(**more)
         return build_trainer(config, classification(batch_norm=batch_norm), engine)
 
     return make

@@ -68,7 +68,7 @@ def test_reasons_are_those_of_one_process_also_without_an_owner(write: Any, sect
         service.start("bank", "shop", party=AMOUNTS)
         service.until_ready("bank", "shop")
         for named in (None, *of):
-            asked = {} if named is None else {"reasons_of": named}
+            asked: dict[str, Any] = {} if named is None else {"reasons_of": named}
             scores = service.explained(KEYS, **asked)
             assert {*scores[0]["reasons"]["disclosed"].values()} == {"amounts"}
             check_reasons(scores, *service.predicted_reasons("zeros", named))
@@ -76,7 +76,7 @@ def test_reasons_are_those_of_one_process_also_without_an_owner(write: Any, sect
         service.federation.wait("shop")
         service.until(lambda: service.explained(KEYS)[0]["parties"]["shop"] == "away")
         for named in (None, *of):
-            asked = {} if named is None else {"reasons_of": named}
+            asked: dict[str, Any] = {} if named is None else {"reasons_of": named}
             scores = service.explained(KEYS, **asked)
             assert scores[0]["reasons"]["disclosed"] == {"bank": "amounts", "shop": "away"}
             assert all(abs(score["reasons"]["owners"]["shop"]) < TOLERANCE for score in scores)

@@ -150,7 +150,7 @@ class Rows:
 
 def test_frames_are_bytes_or_savings_would_be_false(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(COMPRESSORS.added, "rows", Rows)
-    refuses("compressor 'rows'", lambda: build_compressor(WireConfig(compressor="rows")), "15")
+    refuses("compressor 'rows'", lambda: build_compressor(WireConfig.model_validate({"compressor": "rows"})), "15")
 
 
 SETTINGS: dict[str, tuple[WireConfig, float]] = {

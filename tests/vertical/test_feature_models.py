@@ -18,6 +18,7 @@ from vfl.base.random import seeded
 from vfl.compression.pruning import StructuredPruner
 from vfl.config import ExperimentConfig, parse_config
 from vfl.config.components import FEATURE_MODELS
+from vfl.core import build
 from vfl.core import feature_models as checks
 from vfl.core.build import GivenModules
 from vfl.core.feature_models import check_feature_model
@@ -225,7 +226,7 @@ def test_each_party_may_have_a_model_of_its_own(images: Path):
 
 @pytest.mark.release
 def test_a_run_by_name_prunes_resumes_and_predicts(images: Path, tmp_path: Path):
-    sections = image_sections(images, SMALL) | {"lightweighting": {"alpha": {1: 0.5}}}
+    sections: dict[str, Any] = image_sections(images, SMALL) | {"lightweighting": {"alpha": {1: 0.5}}}
     sections["training"]["rounds"] = 2
     summary = check_resumed_run(sections, tmp_path)
     assert summary["unpruned_train_macs"] > summary["train_macs"]
@@ -249,7 +250,7 @@ def test_a_run_by_name_prunes_resumes_and_predicts(images: Path, tmp_path: Path)
 )
 def test_what_does_not_fit_is_refused_in_one_line(options: dict[str, Any], shape: tuple[int, ...], parts: list[str]):
     with refused("models.feature.options") as caught:
-        checks.build_feature_model("torchvision", ModelSpec(Features("images", shape), 4, options=options))
+        build.build_feature_model("torchvision", ModelSpec(Features("images", shape), 4, options=options))
     text = str(caught.value)
     assert len(text.splitlines()) == 1
     assert text.startswith("models.feature.options: ")
@@ -260,5 +261,5 @@ def test_what_does_not_fit_is_refused_in_one_line(options: dict[str, Any], shape
 @pytest.mark.parametrize("name", ["googlenet", release("inception_v3")])
 def test_a_model_with_further_outputs_gives_its_embedding_only(name: str):
     features = Features("images", (3, 80, 80))
-    model = checks.build_feature_model("torchvision", ModelSpec(features, 4, options={"name": name})).train()
+    model = build.build_feature_model("torchvision", ModelSpec(features, 4, options={"name": name})).train()
     assert model(torch.zeros(2, 3, 80, 80)).shape == (2, 4)

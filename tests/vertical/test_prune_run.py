@@ -145,7 +145,7 @@ def test_it_trains_on(tmp_path: Path, labels: str):
     more = {"labels": labels, "rounds": 2}
     old = train(tmp_path / "old", SECTIONS | {"training": SECTIONS["training"] | more})
     new = vfl.prune(vfl.Run(old), {"alpha": 0.5}, run_dir=tmp_path / "new")
-    longer = new.config.model_copy(update={"training": new.config.training.model_copy(update={"rounds": 3})})
+    longer: Any = new.config.model_copy(update={"training": new.config.training.model_copy(update={"rounds": 3})})
     train_run(longer, new.folder, resume=True)
     row = rows_of(new.folder)[-1]
     assert row["round"] == 2

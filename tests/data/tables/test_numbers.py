@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def write_amounts(folder: Path, form: str, name: str = "t.csv") -> Path:
     return path
 
 
-def features_of(path: Path, **settings: object):
+def features_of(path: Path, **settings: Any):
     source = open_source(bank_config(path, **settings))
     with warnings.catch_warnings(record=True, action="always") as caught:
         split = source.split()
