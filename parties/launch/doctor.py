@@ -154,7 +154,7 @@ def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Hello, own: Ter
     """
     asking = Message(Kind.HELLO, parts=(hello.model_copy(update={"only_asks": True}).part(),), run=read_run_id(run_dir))
     answer = asyncio.run(Dialer(lambda: asking, config.network, tls, log=lambda _line: None).ask())
-    as_welcomed(welcomed_by(answer))
+    as_welcomed(welcomed_by(answer), config.network)
     check_welcome(config, run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
     return None, f"the server of run {answer.run} would let {hello.party} in"

@@ -143,7 +143,7 @@ CASES: dict[str, Case] = {
     "request: another's kind": Case("EMBED", lambda orders: orders.frame(21), "BROUGHT came, which is no order"),
     "request: of a match": Case("EMBED", lambda orders: orders.frame(20), "cannot answer MATCH"),
     "request: 2**16 parts": Case("EMBED", header(count=65_535), "65535 parts, at most"),
-    "request: of 4 GB": Case("EMBED", header(length=2**32 - 1, body=bytes(1000)), "at most 64 MiB are allowed"),
+    "request: of 4 GB": Case("EMBED", header(length=2**32 - 1, body=bytes(1000)), "network.max_message_mb allows"),
     "request: cut short": Case("EMBED", header(length=9), "32 bytes of a EMBED came where 41 are due"),
     "restore: of 2 MB": Case("restore", lambda orders: orders.frame(RESTORE, length=2**21), "at most 1048576"),
     "orders without end": Case("EMBED", flood, "more than can be under way|before the round's first embedding"),

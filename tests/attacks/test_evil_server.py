@@ -150,6 +150,7 @@ TERMS_DIFFER = {
     "welcome: more rounds": {"rounds": 3},
     "welcome: stronger pruning": {"alpha": 0.9},
     "welcome: everything sent": {"beta": 0.0},
+    "welcome: more rows": {"evaluation_rows": 41},
 }
 
 
@@ -173,6 +174,7 @@ BEYOND = {
     "rounds": ({"rounds": 1}, "rounds 2 is offered, 1 is the bound"),
     "alpha": ({"alpha": 0.1}, "alpha 0.2 is offered, 0.1 is the bound"),
     "beta": ({"beta": 0.6}, "beta 0.5 is offered, 0.6 is the bound"),
+    "evaluation_rows": ({"evaluation_rows": 39}, "evaluation_rows 40 is offered, 39 is the bound"),
     "run": ({"run": "fedcba9876543210"}, "allows only run fedcba9876543210, the server's is 0123456789abcdef"),
 }
 

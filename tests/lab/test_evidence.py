@@ -128,6 +128,12 @@ def test_the_results_have_at_most_twelve_thousand_words():
     assert peers <= 1_200
 
 
+def test_the_documents_have_at_most_twenty_eight_thousand_words():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "internals").glob("*.md")]
+    words = {page: len(WORD.findall(page.read_text(encoding="utf-8"))) for page in pages if page.stem != "CHANGELOG"}
+    assert sum(words.values()) <= 28_000, words
+
+
 def test_no_row_of_a_table_needs_the_row_above():
     rows = [
         line for text in WRITTEN.values() for line in text.splitlines() if re.match(r"\|\s*(the same|that)\b", line)

@@ -19,7 +19,7 @@ from vfl.parties.network.server.hub import Hub
 from vfl.parties.network.tls.certificates import Authority
 from vfl.parties.network.tls.files import TlsFiles
 from vfl.parties.network.training_terms import agreement
-from vfl.parties.network.transport import rpc, stream
+from vfl.parties.network.transport import rpc
 from vfl.parties.network.transport.rpc import grpc, open_channel, open_stream
 from vfl.parties.network.wire.frame import PIECE_BYTES, Assembler, cut, pack, unpack
 from vfl.parties.network.wire.session import Hello, Refusal
@@ -67,7 +67,7 @@ class listen:  # noqa: N801 - reads as a verb: with listen(...)
         settings = agreement(configure())
         said: list[str] = []
         expected = {name: Expected(8, settings, DATA) for name in ("party_1", "party_2")}
-        network = NetworkConfig(listen=address, server=address)
+        network = NetworkConfig(listen=address, server=address, max_message_mb=1)
         self.listening = Listening(Hub(RUN, expected, network, tls, log=said.append), address, settings, said)
 
     def __enter__(self) -> Listening:
@@ -292,10 +292,7 @@ def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listen
     assert reason_of(heard[-1]) == "protocol version 255 came, this side speaks 4; install the same release"
 
 
-def test_a_message_above_the_limit_is_not_taken(
-    listening: Listening, authority: Authority, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(stream, "MAX_MESSAGE_MB", 1)
+def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):
     answers = talk(
         listening.address,
         made(authority, "party_1"),
@@ -303,7 +300,9 @@ def test_a_message_above_the_limit_is_not_taken(
         next(cut(Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, bytes((1 << 20) - 36)),), run=RUN))),
         answers=2,
     )
-    assert reason_of(answers[1]) == ("a EMBEDDING of 1048577 bytes came, at most 1 MiB are allowed")
+    assert reason_of(answers[1]) == (
+        "a EMBEDDING of 1048577 bytes came, network.max_message_mb allows 1 MiB here; raise it on both sides"
+    )
     wait_until_gone(listening)
 
 

@@ -19,7 +19,6 @@ from vfl.parties.launch.supervisor import free_port
 from vfl.parties.network.admission import DataDigests, Expected
 from vfl.parties.network.server.connection import RemoteLink
 from vfl.parties.network.server.hub import Hub
-from vfl.parties.network.transport import stream
 from vfl.parties.network.transport.rpc import is_end, open_channel, open_stream
 from vfl.parties.network.wire.frame import HEADER_BYTES, MIB, PIECE_BYTES, cut, frame_bytes, pack
 from vfl.parties.network.wire.session import Hello
@@ -79,13 +78,9 @@ def joined() -> Iterator[tuple[Party, RemoteLink]]:
     """A party and the server's link to it, warm: whatever gRPC takes once, it has."""
     address = f"127.0.0.1:{free_port()}"
     expected = {"party_1": Expected(0, "{}", DataDigests())}
-    network = NetworkConfig(listen=address)
+    network = NetworkConfig(listen=address, max_message_mb=LIMIT_MB)
     party = Party(address)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Hub(RUN, expected, network, None, log=lambda line: None) as hub,
-    ):
-        patch.setattr(stream, "MAX_MESSAGE_MB", LIMIT_MB)
+    with Hub(RUN, expected, network, None, log=lambda line: None) as hub:
         party.thread.start()
         link = RemoteLink(hub.wait_for(("party_1",), 60)["party_1"], 1)
         party.answer = carrying(bytes(LIMIT_MB * MIB - HEADER_BYTES - 5))

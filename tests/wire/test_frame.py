@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "nothing": (lambda p: [b""], "0 bytes are no frame"),
     "above the limit": (
         lambda p: [VAST],
-        "a EMBEDDING of 1048608 bytes came, at most 1 MiB are allowed",
+        "a EMBEDDING of 1048608 bytes came, network.max_message_mb allows 1 MiB here; raise it on both sides",
     ),
     "another version": (lambda p: [b"\x02" + p[0][1:]], "protocol version 2 came, this side speaks 4"),
     "a session's message of several pieces": (
@@ -205,7 +205,7 @@ def test_the_limit_is_taken_and_one_byte_more_is_not_sent():
     check_size(carrying(MIB - HEADER_BYTES - 5), 1)
     with pytest.raises(
         ConfigError,
-        match=r"^training\.batch_size: a EMBEDDING of 1048577 bytes is above the 1 MiB allowed; lower it",
+        match=r"^network\.max_message_mb: a EMBEDDING of 1048577 bytes is above the 1 MiB allowed; raise it",
     ):
         check_size(carrying(MIB - HEADER_BYTES - 4), 1)
 

@@ -1,7 +1,7 @@
 """Settings of pruning and sparsification: ``lightweighting``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -67,6 +67,11 @@ class LightweightingConfig(Section):
     def measures(self) -> bool:
         """Return whether a controller chooses the ratios from measurements and costs."""
         return self.controller.kind != "fixed"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings of another package's controller."""
+        return self.controller.options
 
     def most_alpha(self, party: str) -> Schedule:
         """Return the largest alpha that a party may be assigned, over the rounds."""

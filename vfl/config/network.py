@@ -71,6 +71,8 @@ class ConsentConfig(Section):
     """Smallest beta."""
     resolution: Probability | None = None
     """Smallest resolution."""
+    evaluation_rows: Positive | None = None
+    """Most test samples evaluated in a round, up to four times each."""
     importance: bool = False
     """Answer ``lvfl compare`` with one column permuted."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"
@@ -108,6 +110,8 @@ class NetworkConfig(Section):
     """wait: until it is back; drop: train on with its placeholder; abort: exit code 3."""
     max_offences: Count = 3
     """Times a party may come back after a breach or a refusal."""
+    max_message_mb: Positive = 64
+    """Largest message to send and to accept, in MiB."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

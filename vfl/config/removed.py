@@ -36,8 +36,6 @@ REMOVED = (
     Removed("evaluation.batch_statistics", always="estimated"),
     Removed("lightweighting.alpha_weight", always=1.0),
     Removed("training.optimizer.betas", always=[0.9, 0.999]),
-    Removed("network.consent.evaluation_rows", "an owner's test rows are the bound; remove the key"),
-    Removed("network.max_message_mb", always=64),
     Removed("parties_at_once", always=1),
     Removed("network.reply_limit_s", always=3600.0),
     Removed("serving.gather_ms", always=2.0),

@@ -1,7 +1,7 @@
 """Settings of the messages' tensors: their form (``wire``), and defences against leakage (``privacy``)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,11 @@ class WireConfig(Section):
     rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
     """dithered: exact in the mean; nearest: smallest error."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings of another package's compressor."""
+        return self.compressor.options
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""

@@ -272,7 +272,7 @@ class Dialer:
             if objection := self.lists.objection(self.server):
                 stream.end(f"network.tls: {objection}")
 
-        stream = Stream(call, receive, as_welcomed(welcome), on_beat)
+        stream = Stream(call, receive, as_welcomed(welcome, self.network), on_beat)
         self.inbox.put(ReceivedOrder(first, stream))
         self.stream = stream
         try:
@@ -282,11 +282,11 @@ class Dialer:
             call.cancel()
 
 
-def as_welcomed(welcome: Welcome) -> NetworkConfig:
-    """Return the server's heartbeats. Raises ValueError for values that no server can have."""
-    beat_s, silence_s = welcome.heartbeat_s, welcome.silence_s
+def as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
+    """Return the server's heartbeats with the own size limit. Raises ValueError for values that no server can have."""
+    size, beat_s, silence_s = own.max_message_mb, welcome.heartbeat_s, welcome.silence_s
     try:
-        return NetworkConfig(heartbeat_s=beat_s, silence_s=silence_s)
+        return NetworkConfig(max_message_mb=size, heartbeat_s=beat_s, silence_s=silence_s)
     except ValueError:
         raise ValueError(
             f"the server: a welcome with heartbeats every {beat_s:g} s and silence_s = {silence_s:g} came, which no "

@@ -152,6 +152,7 @@ def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
         "alpha": max(terms.values_of(terms.alpha)),
         "beta": min(terms.values_of(terms.beta)),
         "resolution": 1.0 if terms.resolution is None else min(terms.values_of(terms.resolution)),
+        "evaluation_rows": terms.evaluation_rows,
     }
     lines: list[str] = []
     for what, value in offered.items():
@@ -166,7 +167,7 @@ def _different(terms: Terms, own: Terms, bounds: ConsentConfig) -> list[str]:
     return [
         f"{what} {plain(str(getattr(terms, what)), 60)} (here {plain(str(getattr(own, what)), 60)})"
         for what in Terms.model_fields
-        if getattr(bounds, what, None) is None and getattr(terms, what) != getattr(own, what)
+        if getattr(bounds, what) is None and getattr(terms, what) != getattr(own, what)
     ]
 
 

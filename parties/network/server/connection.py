@@ -87,7 +87,7 @@ class PartyConnection:
 
         Run, session and sequence are filled in here. ``read`` is called in the stream's thread: short work, which
         raises MessageError for an answer that is none. Raises PeerLost where the party is lost already, ConfigError for
-        a message above ``MAX_MESSAGE_MB``.
+        a message above network.max_message_mb.
         """
         future = self.machine.future()
         with self._lock:

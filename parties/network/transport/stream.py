@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from vfl.config import NetworkConfig
 from vfl.messages.messages import Kind, Message, MessageError
 from vfl.parties.network.transport.rpc import Pipe, error_text, is_end, is_oversize
-from vfl.parties.network.wire.frame import MAX_MESSAGE_MB, Assembler, check_size, cut
+from vfl.parties.network.wire.frame import Assembler, check_size, cut
 from vfl.parties.network.wire.session import refusal
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Stream:
     receive: Callable[[Message], None]
     """Takes every message but heartbeats; may raise MessageError."""
     network: NetworkConfig
-    """Heartbeat interval, and longest silence of the peer."""
+    """Limit of messages' size, heartbeat interval, and longest silence of the peer."""
     on_beat: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Stream:
 
     def send(self, message: Message) -> None:
         """Queue a message, whose payloads must not change any more. Raises ConfigError for one above the limit."""
-        check_size(message, MAX_MESSAGE_MB)
+        check_size(message, self.network.max_message_mb)
         self._in_loop(self._outbox.put_nowait, message)
 
     def end(self, reason: str) -> None:
@@ -74,7 +74,7 @@ class Stream:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> StreamEnd:
-        assembler = Assembler(MAX_MESSAGE_MB)
+        assembler = Assembler(self.network.max_message_mb)
         while True:
             try:
                 data = await self.pipe.read()

@@ -41,8 +41,6 @@ from vfl.messages.messages import (
 VERSION = 4
 PIECE_BYTES = 1 << 20
 MIB = 1 << 20
-MAX_MESSAGE_MB = 64
-"""Largest message to send and to accept, in MiB."""
 MAX_PARTS = 4096
 MAX_SETTINGS_BYTES = 1 << 20
 E = TypeVar("E", bound=IntEnum)
@@ -78,8 +76,8 @@ def check_size(message: Message, max_message_mb: int) -> None:
         raise TooLargeError(f"a {message.kind.name} of {size} bytes is above {PIECE_BYTES}: shorten the settings")
     if size > max_message_mb * MIB:
         raise TooLargeError(
-            f"training.batch_size: a {message.kind.name} of {size} bytes is above the {max_message_mb} MiB allowed; "
-            "lower it"
+            f"network.max_message_mb: a {message.kind.name} of {size} bytes is above the {max_message_mb} MiB allowed; "
+            "raise it on both sides or lower training.batch_size"
         )
 
 
@@ -185,7 +183,10 @@ class Assembler:
         if kind in SESSION and size > PIECE_BYTES:
             raise MessageError(f"a {kind.name} of {size} bytes came, at most {PIECE_BYTES} are allowed")
         if size > self.max_message_mb * MIB:
-            raise MessageError(f"a {kind.name} of {size} bytes came, at most {self.max_message_mb} MiB are allowed")
+            raise MessageError(
+                f"a {kind.name} of {size} bytes came, network.max_message_mb allows {self.max_message_mb} MiB here; "
+                "raise it on both sides"
+            )
         return kind, size
 
 
