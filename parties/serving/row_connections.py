@@ -27,7 +27,8 @@ from vfl.data.tables.cells import TableError
 from vfl.data.tables.database import connected, driver_of, reporting, sqlite_file
 from vfl.data.tables.frames import plain_type
 from vfl.parties.serving.fetched_rows import Cells, Connection, RowRefused
-from vfl.runs.run_folder import FIX_MODE, is_open_to_others, read_secret
+from vfl.runs.atomic import FIX_MODE, is_open_to_others
+from vfl.runs.run_folder import read_secret
 
 LARGEST = 1 << 20
 """Most bytes of an answer."""

@@ -47,7 +47,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize(
     ("benchmark", "options", "cases"),
     [
-        ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1 + 2),
+        ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1),
         ("tables", [], 1 + 1),
         ("pruning", [*SIZES, *MODEL], 2 * 2 * 2),
         ("light", [], 2),

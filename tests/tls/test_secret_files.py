@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from vfl.parties.network.tls.files import load_key
-from vfl.runs.run_folder import is_open_to_others, read_secret
+from vfl.runs.atomic import is_open_to_others
+from vfl.runs.run_folder import read_secret
 
 ME, OTHER = 4000, 4001
 GROUP, FURTHER, STRANGE = 5000, 5001, 5002

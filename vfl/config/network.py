@@ -72,7 +72,7 @@ class ConsentConfig(Section):
     resolution: Probability | None = None
     """Smallest resolution."""
     evaluation_rows: Positive | None = None
-    """Most test samples evaluated in a round, up to four times each."""
+    """Most test samples evaluated in a round, up to three times each."""
     importance: bool = False
     """Answer ``lvfl compare`` with one column permuted."""
     reasons: Literal["nothing", "itself", "ranks", "amounts"] = "nothing"

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,3 +189,17 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+FIX_MODE = "chmod 600 it; only a mounted secret of root may be 0440, for a group of this process"
+"""Remedy for a file of a secret that others may read."""
+
+
+def is_open_to_others(file: os.stat_result) -> bool:
+    """Return whether users other than this process's own may read a file, or write it.
+
+    0440 of root and a group of this process is private, too: Kubernetes mounts secrets so for a pod without root, and
+    nobody in the pod can change that.
+    """
+    mounted = file.st_uid == 0 and file.st_gid in (os.getegid(), *os.getgroups())
+    return bool(stat.S_IMODE(file.st_mode) & 0o077) and not (mounted and stat.S_IMODE(file.st_mode) == 0o440)

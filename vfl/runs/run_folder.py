@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import stat
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from vfl.config import (
 from vfl.config.files import load_stored_config
 from vfl.config.prediction import PREDICTION, PredictionConfig, prediction_text, read_prediction
 from vfl.config.shipped import SWEEP, kind_of
-from vfl.runs.atomic import write_atomically
+from vfl.runs.atomic import FIX_MODE, is_open_to_others, write_atomically
 
 E = TypeVar("E", bound=Experiment)
 PROCESSES = "processes"
@@ -274,18 +273,6 @@ def write_run_id(run_dir: Path, run: str) -> None:
 
 SHORTEST = 16
 """Characters of a secret."""
-FIX_MODE = "chmod 600 it; only a mounted secret of root may be 0440, for a group of this process"
-"""Remedy for a file of a secret that others may read."""
-
-
-def is_open_to_others(file: os.stat_result) -> bool:
-    """Return whether users other than this process's own may read a file, or write it.
-
-    0440 of root and a group of this process is private, too: Kubernetes mounts secrets so for a pod without root, and
-    nobody in the pod can change that.
-    """
-    mounted = file.st_uid == 0 and file.st_gid in (os.getegid(), *os.getgroups())
-    return bool(stat.S_IMODE(file.st_mode) & 0o077) and not (mounted and stat.S_IMODE(file.st_mode) == 0o440)
 
 
 def read_secret(path: Path | None) -> bytes | None:

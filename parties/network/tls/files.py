@@ -35,7 +35,7 @@ from vfl.parties.network.tls.certificates import (
     issued_by,
     may_be,
 )
-from vfl.runs.run_folder import FIX_MODE, is_open_to_others
+from vfl.runs.atomic import FIX_MODE, is_open_to_others
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"
