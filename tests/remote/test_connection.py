@@ -140,6 +140,14 @@ def test_answers_of_an_earlier_session_are_passed_over():
     connection.receive(reply_to(first))
 
 
+def test_an_answer_is_passed_over_also_where_the_party_dropped_the_orders_before_it():
+    connection, (first, _), _ = two_requests()  # that of the first session was never answered
+    RemoteLink(connection, 3)
+    connection.receive(reply_to(first))
+    with pytest.raises(MessageError):
+        connection.receive(reply_to(first))
+
+
 def test_a_lost_party_fails_what_is_under_way_and_what_follows():
     connection, _, waiting = two_requests()
     connection.fail(PeerLost("party_1 is lost: silent"))

@@ -152,9 +152,12 @@ class PartyConnection:
     def _answer(self, message: Message) -> None:
         kind = message.kind.name
         with self._lock:
-            if self._void and (message.session, message.sequence) == self._void[0]:
-                self._void.popleft()
-                return  # asked for before the training went back to a checkpoint
+            answered = message.session, message.sequence
+            if answered in self._void:  # asked for before the training went back to a checkpoint
+                # A party drops the orders that wait when a session begins: those before this one are never answered.
+                while self._void.popleft() != answered:
+                    pass
+                return
             if message.session != self.session:
                 raise MessageError(f"{kind} of session {message.session} came, this is session {self.session}")
             oldest = self._pending[0] if self._pending else None
