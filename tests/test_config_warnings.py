@@ -312,3 +312,10 @@ def test_a_removed_command_is_refused(call: Callable[..., Ended], name: str):
     assert code == 2
     assert said.startswith(f"error: {name}: removed in 0.2.0; ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("chosen", [{}, {"gradients": "max_norm"}])
+def test_a_former_setting_of_another_kind_is_reported(chosen: dict[str, Any]):
+    with pytest.warns(ConfigWarning, match=r"^privacy\.gradient_clip: "):
+        config = parse_config({"name": "x", "privacy": chosen | {"gradient_clip": 2.0}})
+    assert config == parse_config({"name": "x", "privacy": chosen})

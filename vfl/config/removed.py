@@ -45,13 +45,13 @@ REMOVED = (
 
 
 MOVED = {
-    "privacy.gradient_strength": ("privacy.gradients", "strength", ("max_norm", "gaussian")),
-    "privacy.gradient_clip": ("privacy.gradients", "clip", ("gaussian",)),
-    "privacy.embedding_strength": ("privacy.embeddings", "strength", ("gaussian", "distance_correlation")),
-    "privacy.embedding_clip": ("privacy.embeddings", "clip", ("gaussian",)),
-    "training.optimizer.rounds": ("training.optimizer.schedule", "rounds", ("cosine", "one_cycle")),
+    "privacy.gradient_strength": ("privacy.gradients", "strength", ("max_norm", "gaussian"), 1.0),
+    "privacy.gradient_clip": ("privacy.gradients", "clip", ("gaussian",), 1.0),
+    "privacy.embedding_strength": ("privacy.embeddings", "strength", ("gaussian", "distance_correlation"), 1.0),
+    "privacy.embedding_clip": ("privacy.embeddings", "clip", ("gaussian",), 10.0),
+    "training.optimizer.rounds": ("training.optimizer.schedule", "rounds", ("cosine", "one_cycle"), None),
 }
-"""Settings that became part of a choice: the choice, their name there, and the kinds that have them."""
+"""Settings that became part of a choice: the choice, their name there, the kinds that have them, the former default."""
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,15 +78,19 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _move(kept: dict[str, Any]) -> None:
     """Put settings of earlier versions where they are now, in place."""
-    for key, (choice, inner, kinds) in MOVED.items():
+    for key, (choice, inner, kinds, default) in MOVED.items():
         at, name = _find(kept, key)
         if at is None or (given := at.pop(name, None)) is None:
             continue
         choice_name = choice.rpartition(".")[2]
         chosen: Any = at.get(choice_name)
         chosen = cast(dict[str, Any], chosen) if isinstance(chosen, dict) else {"kind": chosen}
-        if chosen.get("kind") in kinds:
+        if (kind := chosen.get("kind")) in kinds:
             at[choice_name] = {inner: given} | chosen
+        elif given != default:  # a run's folder has the default also where it says nothing
+            warnings.warn(
+                ConfigWarning(f"{key}: ignored, as {choice} is {kind or 'null'}; remove the key"), stacklevel=4
+            )
     for section, name in (("wire", "compressor"), ("lightweighting", "controller")):
         at, _ = _find(kept, f"{section}.options")
         if at is not None and (options := at.pop("options", None)) and isinstance(at.get(name), str):
